@@ -30,7 +30,8 @@ both_load_managers = pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE])
 def question(
     given: Snapshot, namespace: str = "tenant1/ns1", excluded: int | None = None, *, non_persistent: bool = False
 ) -> PlacementQuestion:
-    return PlacementQuestion(namespace, non_persistent, given, Projection(given), PlannerSettings(), excluded)
+    settings = PlannerSettings()
+    return PlacementQuestion(namespace, Projection(given), settings, excluded, non_persistent=non_persistent)
 
 
 def hosts(rules: FilterRules, asked: PlacementQuestion) -> list[str]:

@@ -108,7 +108,7 @@ def test_broker_with_an_obstacle_is_no_candidate(situation: DecisionInput, data:
     snapshot, settings = situation.snapshot, situation.settings
     namespace = data.draw(st.sampled_from(snapshot.bundles.namespaces))
     rules = rules_of(settings, placement_strategy(settings)[0])
-    question = PlacementQuestion(namespace, False, snapshot, Projection(snapshot), settings)  # noqa: FBT003 - persistent
+    question = PlacementQuestion(namespace, Projection(snapshot), settings)
     allowed, _ = allowed_brokers(rules, question)
     for broker in range(len(snapshot.brokers)):
         obstacles = find_obstacles(rules, question, broker)

@@ -96,7 +96,7 @@ def question(world: World, namespace: str, excluded: str | None, *, non_persiste
     )
     taken = snapshot(reports, policies=operator_config, preallocated=given)
     row = None if excluded is None else taken.brokers.find_row(BrokerId(excluded))
-    return PlacementQuestion(namespace, non_persistent, taken, Projection(taken), settings, row)
+    return PlacementQuestion(namespace, Projection(taken), settings, row, non_persistent=non_persistent)
 
 
 def names(given: Snapshot, kept: BoolArray) -> set[str]:

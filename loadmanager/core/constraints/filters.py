@@ -17,7 +17,7 @@ Differs from Pulsar in both rules: topics and bundles that are moving to a broke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -41,17 +41,20 @@ _ABOUT_AS_SICK = 1.5
 class PlacementQuestion:
     """The bundle that needs a broker, and the state to check against.
 
-    `non_persistent`: it holds a non-persistent topic. `excluded`: the broker row that the bundle leaves. `is_homeless`:
+    `excluded`: the broker row that the bundle leaves. `non_persistent`: it holds a non-persistent topic. `is_homeless`:
     the bundle is unowned, so a sick broker may own it if no other may.
     """
 
     namespace: str
-    non_persistent: bool
-    snapshot: Snapshot
     projection: Projection
     settings: PlannerSettings
     excluded: int | None = None
+    non_persistent: bool = False
     is_homeless: bool = False
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.projection.snapshot
 
 
 class BrokerFilter(NamedTuple):
@@ -61,36 +64,23 @@ class BrokerFilter(NamedTuple):
 
 def keep_not_draining(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Keep brokers that no operator drains."""
-    draining = question.snapshot.controls.draining
-    if not draining:
-        return brokers
-    return np.asarray(brokers & ~_which(question.snapshot, "draining", lambda broker: broker in draining))
+    return _drop(brokers, question, "draining", question.snapshot.controls.draining)
 
 
 def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Keep brokers that no operator has excluded."""
-    excluded = question.snapshot.controls.excluded
-    if not excluded:
-        return brokers
-    return np.asarray(brokers & ~_which(question.snapshot, "excluded", lambda broker: broker in excluded))
+    return _drop(brokers, question, "excluded", question.snapshot.controls.excluded)
 
 
-def keep_well(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers that are not sick."""
-    return _keep_not(FilterReason.BROKER_SICK, brokers, question)
+def keep_without_fault(brokers: BoolArray, question: PlacementQuestion, *, fault: Reason) -> BoolArray:
+    """Keep brokers without this fault: sick, or stuck, which serve none of their bundles."""
+    faulty = {broker for broker, verdict in question.snapshot.faults.sick.items() if verdict.verdict is fault}
+    return _drop(brokers, question, fault.value, faulty)
 
 
-def keep_serving(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers that are not stuck; stuck ones serve none of their bundles."""
-    return _keep_not(FilterReason.BROKER_STUCK, brokers, question)
-
-
-def _keep_not(reason: Reason, brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    sick = question.snapshot.faults.sick
-    if not sick:
-        return brokers
-    are_so = _which(question.snapshot, reason.value, lambda broker: broker in sick and sick[broker].verdict is reason)
-    return np.asarray(brokers & ~are_so)
+def _drop(brokers: BoolArray, question: PlacementQuestion, key: str, named: Collection[BrokerId]) -> BoolArray:
+    """Drop the named brokers; `key` caches them per snapshot."""
+    return np.asarray(brokers & ~_which(question.snapshot, key, named.__contains__)) if named else brokers
 
 
 def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -184,15 +174,14 @@ def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, cou
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
-def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers with the fewest bundles of the namespace, if the setting is on or it is the system namespace."""
-    if not _is_spread(question):
+def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion, *, always: bool = False) -> BoolArray:
+    """Keep brokers with the fewest bundles of the namespace, if the setting is on or it is the system namespace.
+
+    The simple rule does so `always`.
+    """
+    is_spread = question.settings.distribute_bundles_evenly_enabled or question.namespace == SYSTEM_NAMESPACE
+    if not (always or is_spread):
         return brokers
-    return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
-
-
-def keep_fewest_of_namespace_always(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Apply `keep_fewest_of_namespace` regardless of the setting: the simple rule."""
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
 
@@ -232,8 +221,8 @@ CONTROLS = (
 """Operator controls come first: a drained broker does not count as an available primary one."""
 
 HEALTH = (
-    BrokerFilter(FilterReason.BROKER_STUCK, keep_serving),
-    BrokerFilter(FilterReason.BROKER_SICK, keep_well),
+    BrokerFilter(FilterReason.BROKER_STUCK, partial(keep_without_fault, fault=FilterReason.BROKER_STUCK)),
+    BrokerFilter(FilterReason.BROKER_SICK, partial(keep_without_fault, fault=FilterReason.BROKER_SICK)),
 )
 """Health comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
 
@@ -280,7 +269,7 @@ EXTENSIBLE = FilterRules(
 SIMPLE = FilterRules(
     policies=_ISOLATION,
     limits=(),
-    preferences=(BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace_always),),
+    preferences=(BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, partial(keep_fewest_of_namespace, always=True)),),
     second_choice=False,
 )
 
@@ -358,11 +347,8 @@ class FilterCache:
     fill the broker that is closest to the limit. Namespaces in an anti-affinity group are not cached.
     """
 
-    def __init__(
-        self, rules: FilterRules, snapshot: Snapshot, projection: Projection, settings: PlannerSettings
-    ) -> None:
+    def __init__(self, rules: FilterRules, projection: Projection, settings: PlannerSettings) -> None:
         self._rules = rules
-        self._snapshot = snapshot
         self._projection = projection
         self._settings = settings
         self._known: dict[Hashable, tuple[BoolArray, dict[str, Figure]]] = {}
@@ -377,13 +363,13 @@ class FilterCache:
         question = self._questions.get(key)
         if question is None:
             question = self._questions[key] = PlacementQuestion(
-                namespace, non_persistent, self._snapshot, self._projection, self._settings, excluded, is_homeless
+                namespace, self._projection, self._settings, excluded, non_persistent, is_homeless
             )
         return question
 
     def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
         """Return `allowed_brokers` for one of these questions; the mask is read-only."""
-        policies = self._snapshot.policies
+        policies = question.snapshot.policies
         if policies.find_group(question.namespace) is not None:
             return allowed_brokers(self._rules, question)
         if self._projection.topics_moved >= self._until:
@@ -481,11 +467,6 @@ def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
     if not np.count_nonzero(brokers):
         return brokers
     return np.asarray(brokers & (counts == np.minimum.reduce(counts[brokers])))
-
-
-def _is_spread(question: PlacementQuestion) -> bool:
-    """Return True if the bundles of the namespace are spread over the brokers."""
-    return question.settings.distribute_bundles_evenly_enabled or question.namespace == SYSTEM_NAMESPACE
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:

@@ -192,10 +192,7 @@ def explain_broker(situation: DecisionInput, broker: BrokerId) -> BrokerExplaine
     verdicts = _verdicts_about(plan, broker)
     usage = float(usage_per_broker(snapshot, settings.resource_weights)[row])
     rules = rules_of(settings, placement_strategy(settings)[0])
-    question = PlacementQuestion(
-        "", non_persistent=False, snapshot=snapshot, projection=Projection(snapshot), settings=settings
-    )
-    obstacles = find_general_obstacles(rules, question, row)
+    obstacles = find_general_obstacles(rules, PlacementQuestion("", Projection(snapshot), settings), row)
     return BrokerExplained(
         broker=broker,
         usage_percent=np.where(snapshot.brokers.usage[row, :, 1] > 0, snapshot.brokers.usage_percent[row], np.nan),

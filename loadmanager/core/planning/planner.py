@@ -216,14 +216,7 @@ def find_move_refusal(
     if row is None:
         rule = "it is not registered, or has not reported"
     else:
-        question = PlacementQuestion(
-            namespace_of(bundle),
-            non_persistent=False,
-            snapshot=snapshot,
-            projection=Projection(snapshot),
-            settings=settings,
-        )
-        ban = find_ban(row, question)
+        ban = find_ban(row, PlacementQuestion(namespace_of(bundle), Projection(snapshot), settings))
         if ban is None:
             return None
         rule = ban.value.replace("_", " ")
@@ -296,7 +289,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
-        self._answers = FilterCache(self.rules, snapshot, self.projection, settings)
+        self._answers = FilterCache(self.rules, self.projection, settings)
         self._overloaded: list[bool] | None = None
 
     def place(

@@ -220,10 +220,9 @@ class PlaceDecider(Decider):
         topics = line.get("topics", {}).get(self._bundle, ())
         return PlacementQuestion(
             namespace_of(self._bundle),
+            Projection(snapshot),
+            settings,
             non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
-            snapshot=snapshot,
-            projection=Projection(snapshot),
-            settings=settings,
         )
 
     def _find_decided(self, snapshot: Snapshot, strategy: PlacementStrategy, state: State) -> int | None:

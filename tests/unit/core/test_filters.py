@@ -53,14 +53,8 @@ def question(
     *,
     non_persistent: bool = False,
 ) -> PlacementQuestion:
-    return PlacementQuestion(
-        namespace,
-        non_persistent=non_persistent,
-        snapshot=given,
-        projection=Projection(given),
-        settings=settings or PlannerSettings(),
-        excluded=excluded,
-    )
+    settings = settings or PlannerSettings()
+    return PlacementQuestion(namespace, Projection(given), settings, excluded, non_persistent=non_persistent)
 
 
 def mask(*kept: int) -> BoolArray:
@@ -361,7 +355,7 @@ def test_cached_answer_equals_a_new_one(rules: FilterRules, most: int, moves: li
     given = replace(given, policies=policies, _derived={})
     settings = PlannerSettings(broker_max_topics=most)
     projection = Projection(given)
-    answers = FilterCache(rules, given, projection, settings)
+    answers = FilterCache(rules, projection, settings)
     at = given.bundles.broker.tolist()
     for row, destination in [(0, int(at[0])), *moves]:
         if at[row] != destination:

@@ -92,14 +92,7 @@ def test_movable_bundles_follow_the_filters(most: int, moves: list[tuple[int, in
         namespace, source = NAMESPACES[index % 4], int(at[row])
         if source == destination:
             continue
-        question = PlacementQuestion(
-            namespace,
-            non_persistent=False,
-            snapshot=given,
-            projection=projection,
-            settings=settings(most),
-            excluded=source,
-        )
+        question = PlacementQuestion(namespace, projection, settings(most), source)
         kept = find_anti_affinity_refusal(rules, question) is not None
         wanted = not kept and bool(allowed_brokers(rules, question)[0][destination])
         assert limits.may_move((SearchMove(row, source, destination),)) == wanted

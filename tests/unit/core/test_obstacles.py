@@ -29,7 +29,7 @@ def question(
     non_persistent: bool = False,
 ) -> PlacementQuestion:
     given = replace(snapshot(reports, taken_at_s=100.0, policies=policies), controls=controls or Controls())
-    return PlacementQuestion("tenant/ns", non_persistent, given, Projection(given), settings)
+    return PlacementQuestion("tenant/ns", Projection(given), settings, non_persistent=non_persistent)
 
 
 def said(obstacle: FilterObstacle) -> tuple[str, str]:

@@ -61,14 +61,7 @@ def cool(faults: ReportFaults) -> Snapshot:
 
 
 def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
-    return PlacementQuestion(
-        "tenant/ns",
-        non_persistent=False,
-        snapshot=given,
-        projection=Projection(given),
-        settings=PlannerSettings(),
-        is_homeless=is_homeless,
-    )
+    return PlacementQuestion("tenant/ns", Projection(given), PlannerSettings(), is_homeless=is_homeless)
 
 
 def shed(given: Snapshot, strategy: str) -> Plan:

@@ -145,8 +145,7 @@ def _by_rules(snapshot: Snapshot, settings: PlannerSettings, emptied: Collection
         name = None if policy is None else policy.name
         if name not in of_policy:
             of_policy[name] = len(may_own)
-            question = PlacementQuestion(namespace, False, seen, projection, settings)  # noqa: FBT003
-            may_own.append(lasting_brokers(rules, question))
+            may_own.append(lasting_brokers(rules, PlacementQuestion(namespace, projection, settings)))
         of_namespace.append(of_policy[name])
     classes = np.array(of_namespace, dtype=np.int64)[snapshot.bundles.namespace]
     return classes, np.array(may_own, dtype=bool).reshape(-1, len(snapshot.brokers))

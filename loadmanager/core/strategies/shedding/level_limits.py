@@ -34,7 +34,7 @@ class MoveLimits:
         self._excluded = settings.shedding_excluded_namespaces
         self._rules = rules_of(settings, "Level")
         self._projection = Projection(snapshot)
-        self._answers = FilterCache(self._rules, snapshot, self._projection, settings)
+        self._answers = FilterCache(self._rules, self._projection, settings)
         self._pending_moves: list[SearchMove] = []
         of_namespace, self._questions = self._kinds()
         owners = [self._answers.allowed(question)[0] for question in self._questions]

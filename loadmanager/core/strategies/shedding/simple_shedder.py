@@ -133,8 +133,7 @@ class SimpleLoadManagerImpl:
 
     def _find_allowed(self, snapshot: Snapshot, bundle: int) -> BoolArray:
         namespace = namespace_of(snapshot.bundles.names[bundle])
-        question = PlacementQuestion(namespace, False, snapshot, Projection(snapshot), self.settings)  # noqa: FBT003 - persistent
-        return allowed_brokers(SIMPLE, question)[0]
+        return allowed_brokers(SIMPLE, PlacementQuestion(namespace, Projection(snapshot), self.settings))[0]
 
 
 def _bundles_of(snapshot: Snapshot, broker: int) -> Rows:

@@ -190,7 +190,7 @@ class _Cycle:
         self._keeper = np.where(eligible(snapshot), snapshot.bundles.broker, NOBODY)
         """Broker that has each bundle and may be relieved of it."""
         self._projection = Projection(snapshot)
-        self._answers = FilterCache(EXTENSIBLE, snapshot, self._projection, settings)
+        self._answers = FilterCache(EXTENSIBLE, self._projection, settings)
         self._questions: dict[int, PlacementQuestion | None] = {}
         """Placement question by namespace; None where its bundles may not be shed."""
         self._empty = self._few = 0
