@@ -22,7 +22,9 @@ CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 """Columns of a broker's resources."""
 
 RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
-"""Names of the resources with a weight in a broker's usage."""
+"""Names of the resources with a weight in a broker's usage. Heap memory has none: a JVM's heap normally looks full."""
+
+_RATED = tuple(RATED)
 
 METRICS = 4
 RESOURCES = 5
@@ -43,9 +45,6 @@ _Integer = TypeVar("_Integer", np.int8, np.int16)
 DEFAULT_LOAD: FloatArray = np.array([50.0, 50.0, 50_000.0, 50_000.0])
 """Default load of a bundle without history: 50 messages/s and 50,000 bytes/s, each way."""
 DEFAULT_LOAD.setflags(write=False)
-
-_RATED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
-"""Rated resources. Heap memory is not rated: a JVM's heap normally looks full."""
 
 
 def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
@@ -189,6 +188,13 @@ def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
     with np.errstate(all="ignore"):
         np.divide(used.astype(np.float32), limits.astype(np.float32), out=ratio, where=limits > 0)
         return ratio * np.float32(100)
+
+
+def rated_weights(weights: ResourceWeights) -> dict[int, float]:
+    """Return the weight of each rated resource, by column."""
+    return dict(
+        zip(RATED, (weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out), strict=True)
+    )
 
 
 def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> FloatArray:

@@ -24,16 +24,13 @@ from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.broker_health import HealthDetector
 from loadmanager.core.model.load import (
-    BANDWIDTH_IN,
-    BANDWIDTH_OUT,
-    CPU,
-    DIRECT_MEMORY,
     MSG_RATE_IN,
     MSG_RATE_OUT,
     RATED,
     THROUGHPUT_IN,
     BrokerReport,
     FloatArray,
+    rated_weights,
 )
 
 _MIB = 1024 * 1024
@@ -250,13 +247,7 @@ def _with_limits_recalled(report: BrokerReport, life: _BrokerState) -> BrokerRep
 
 def weighted_resources(weights: ResourceWeights) -> frozenset[int]:
     """Return the rated resources with a weight."""
-    by_resource = {
-        CPU: weights.cpu,
-        DIRECT_MEMORY: weights.direct_memory,
-        BANDWIDTH_IN: weights.bandwidth_in,
-        BANDWIDTH_OUT: weights.bandwidth_out,
-    }
-    return frozenset(resource for resource, weight in by_resource.items() if weight > 0)
+    return frozenset(resource for resource, weight in rated_weights(weights).items() if weight > 0)
 
 
 RATE_STEPS_PER_UNIT = 1000

@@ -21,7 +21,7 @@ import numpy as np
 
 from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, BoolArray, FloatArray
+from loadmanager.core.model.load import RATED, BoolArray, FloatArray, rated_weights
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
@@ -137,12 +137,8 @@ _SLACK = 1.1
 _FEWEST = 2
 _MOST_PERCENT = 1000
 _DECIMALS = 4
-_RESOURCES = {
-    "CPU": CPU,
-    "direct memory": DIRECT_MEMORY,
-    "network in": BANDWIDTH_IN,
-    "network out": BANDWIDTH_OUT,
-}
+_RESOURCES = ("CPU", "direct memory", "network in", "network out")
+"""Names of the rated resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +180,7 @@ def size_fleet(
     recent = (each for each in before.loads if each[0] > now_s - WINDOW_S)
     loads = (*recent, (now_s, _load_in_brokers(snapshot, settings)))
     peaks = np.max([load for _, load in loads], axis=0)
-    peak, resource = float(peaks.max()), list(_RESOURCES)[int(peaks.argmax())]
+    peak, resource = float(peaks.max()), _RESOURCES[int(peaks.argmax())]
     domains = _count_domains(snapshot)
     limit_percent = max(settings.broker_overloaded_threshold_percentage, 1)
     least, most = (count_brokers(100 * load / limit_percent, domains) for load in (peak, _SLACK * peak))
@@ -209,9 +205,8 @@ def count_brokers(load: float, domains: int) -> int:
 
 def _load_in_brokers(snapshot: Snapshot, settings: PlannerSettings) -> FloatArray:
     """Return the weighted load of all brokers, in brokers, (4,) by rated resource."""
-    weights = settings.resource_weights
-    usage = np.nan_to_num(snapshot.brokers.usage_percent[:, list(_RESOURCES.values())].astype(np.float64))
-    factors = np.array([weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out])
+    usage = np.nan_to_num(snapshot.brokers.usage_percent[:, [*RATED]].astype(np.float64))
+    factors = np.array([*rated_weights(settings.resource_weights).values()])
     return np.asarray(np.round(np.clip(usage, 0, _MOST_PERCENT).sum(axis=0) * factors / 100, _DECIMALS))
 
 

@@ -24,10 +24,7 @@ from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import (
-    BANDWIDTH_IN,
-    BANDWIDTH_OUT,
     CPU,
-    DIRECT_MEMORY,
     METRICS,
     MSG_RATE_IN,
     MSG_RATE_OUT,
@@ -37,6 +34,7 @@ from loadmanager.core.model.load import (
     BoolArray,
     FloatArray,
     RowArray,
+    rated_weights,
 )
 from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.cost_fit import Price, fit_price
@@ -156,12 +154,7 @@ def as_amounts(figures: FloatArray) -> FloatArray:
 
 def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> LevelLoads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
-    weight_of = {
-        CPU: weights.cpu,
-        DIRECT_MEMORY: weights.direct_memory,
-        BANDWIDTH_IN: weights.bandwidth_in,
-        BANDWIDTH_OUT: weights.bandwidth_out,
-    }
+    weight_of = rated_weights(weights)
     resources = tuple(resource for resource, weight in weight_of.items() if weight > 0) or (CPU,)
     reported, usage = as_amounts(brokers.load), as_amounts(brokers.usage)
     used, limit = usage[..., 0], usage[..., 1]

@@ -55,7 +55,7 @@ class LeastResourceUsageWithWeight:
     ) -> Placement:
         del bundle  # only the brokers' usage is compared
         snapshot = projection.snapshot
-        remembered = _restore_averages(snapshot, state)
+        remembered = restore_averages(snapshot, state)
         if not len(candidates):
             following = _to_remember(snapshot, remembered) if "usage" in state else state
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, following)
@@ -115,7 +115,7 @@ def _incarnations(snapshot: Snapshot) -> list[int]:
     return snapshot.derive("incarnations", lambda: [each.incarnation for each in snapshot.brokers.registrations])
 
 
-def _restore_averages(snapshot: Snapshot, state: State) -> FloatArray:
+def restore_averages(snapshot: Snapshot, state: State) -> FloatArray:
     """Return each broker's moving average (M,), NaN for a new or re-registered one."""
     remembered = state.get("usage", {})
     pairs = [remembered.get(broker, _NOTHING) for broker in snapshot.brokers.ids]

@@ -165,16 +165,16 @@ def largest_first(snapshot: Snapshot, broker: int, columns: tuple[int, int]) -> 
     """Return a broker's eligible bundle rows, and the sums of these two columns of short-term load, largest first,
     equals by name.
     """
-    rows, first = snapshot.derive("eligible_by_broker", lambda: _eligible_by_broker(snapshot))
+    rows, first = snapshot.derive("eligible_by_broker", lambda: group_by_broker(snapshot, eligible(snapshot)))
     rows = rows[first[broker] : first[broker + 1]]
     carried = snapshot.bundles.short[rows, columns[0]] + snapshot.bundles.short[rows, columns[1]]
     order = np.argsort(-carried, kind="stable")
     return rows[order].tolist(), carried[order].tolist()
 
 
-def _eligible_by_broker(snapshot: Snapshot) -> tuple[_Positions, _Positions]:
-    """Return eligible bundle rows grouped by broker, and the start of each group (M + 1,)."""
-    rows = np.flatnonzero(eligible(snapshot))
+def group_by_broker(snapshot: Snapshot, which: BoolArray) -> tuple[_Positions, _Positions]:
+    """Return the rows of these reported bundles (N,) grouped by broker, and the start of each group (M + 1,)."""
+    rows = np.flatnonzero(which)
     brokers = snapshot.bundles.broker[rows]
     order = np.argsort(brokers, kind="stable")
     return rows[order], np.searchsorted(brokers[order], np.arange(len(snapshot.brokers) + 1))

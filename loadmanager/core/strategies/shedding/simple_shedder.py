@@ -44,7 +44,7 @@ from loadmanager.core.model.quotas import OBJECTS_PER_GROUP, Samples
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Rows
 from loadmanager.core.strategies.ranked_brokers import whole
-from loadmanager.core.strategies.shedding.shedding_strategy import Pick, Shed, State
+from loadmanager.core.strategies.shedding.shedding_strategy import Pick, Shed, State, group_by_broker
 
 _JUDGED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
 _BOTTLENECKS = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
@@ -138,17 +138,14 @@ class SimpleLoadManagerImpl:
 
 def _bundles_of(snapshot: Snapshot, broker: int) -> Rows:
     """Return the bundles that the broker reports, without self-test bundles; grouped in one pass over all."""
-    rows, first = snapshot.derive("bundles by broker", lambda: _bundles_by_broker(snapshot))
+
+    def find() -> tuple[Rows, Rows]:
+        bundles = snapshot.bundles
+        self_test = np.array([is_self_test_namespace(name) for name in bundles.namespaces], dtype=bool)
+        return group_by_broker(snapshot, (bundles.broker >= 0) & ~self_test[bundles.namespace])
+
+    rows, first = snapshot.derive("bundles by broker", find)
     return rows[first[broker] : first[broker + 1]]
-
-
-def _bundles_by_broker(snapshot: Snapshot) -> tuple[Rows, Rows]:
-    bundles = snapshot.bundles
-    self_test = np.array([is_self_test_namespace(name) for name in bundles.namespaces], dtype=bool)
-    rows = np.flatnonzero((bundles.broker >= 0) & ~self_test[bundles.namespace])
-    brokers = bundles.broker[rows]
-    order = np.argsort(brokers, kind="stable")
-    return rows[order], np.searchsorted(brokers[order], np.arange(len(snapshot.brokers) + 1))
 
 
 def _bottleneck(percent: Float32Array) -> int:

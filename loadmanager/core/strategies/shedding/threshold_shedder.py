@@ -21,7 +21,6 @@ Limits on churn may block moves that are decided here (`core.planning.churn`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +30,7 @@ from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.placement.least_resource_usage import restore_averages
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     MARGIN,
     MIB,
@@ -62,7 +62,7 @@ class ThresholdShedder:
     settings: PlannerSettings
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
-        averages = self._advance(snapshot, _restore_averages(snapshot, state))
+        averages = self._advance(snapshot, restore_averages(snapshot, state))
         mean = _mean(averages)
         if mean == 0:
             idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
@@ -78,7 +78,7 @@ class ThresholdShedder:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return points of averaged usage, which follows the usage; without the lower-boundary mode."""
-        averages, threshold = self._advance(snapshot, _restore_averages(snapshot, state)), self._threshold
+        averages, threshold = self._advance(snapshot, restore_averages(snapshot, state)), self._threshold
 
         def is_reached(points: float) -> bool:
             raised = averages.copy()
@@ -153,18 +153,6 @@ class ThresholdShedder:
 def _mean(averages: FloatArray) -> float:
     """Return the mean of (M,), 0 for none; summed sequentially, not pairwise, so that it is the same everywhere."""
     return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
-
-
-def _restore_averages(snapshot: Snapshot, state: State) -> FloatArray:
-    """Return each broker's moving average (M,), NaN for a new or re-registered one."""
-    return np.array(list(_find_remembered(snapshot, state)), dtype=np.float64)
-
-
-def _find_remembered(snapshot: Snapshot, state: State) -> Iterator[float]:
-    remembered = state.get("usage", {})
-    for registration in snapshot.brokers.registrations:
-        incarnation, average = remembered.get(registration.broker, (None, np.nan))
-        yield average if incarnation == registration.incarnation else np.nan
 
 
 def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
