@@ -18,8 +18,7 @@ from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
-from loadmanager.core.strategies.splitting.split_algorithm import PositionsRequiredError
+from loadmanager.core.strategies.splitting.split_algorithm import PositionsRequiredError, divide_at
 
 TEN = "ten/ns/0x00000000_0x80000000"
 BUNDLE_1, BUNDLE_2 = "my-tenant/my-namespace1/0x00000000_0xFFFFFFFF", "my-tenant/my-namespace2/0x00000000_0x0FFFFFFF"

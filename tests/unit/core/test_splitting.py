@@ -10,10 +10,10 @@ from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, Divider, split_algorithm
-from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
 from loadmanager.core.strategies.splitting.split_algorithm import (
     MIB,
     PositionsRequiredError,
+    divide_at,
     is_splittable,
     usable,
 )

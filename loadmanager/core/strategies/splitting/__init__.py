@@ -1,7 +1,4 @@
-"""Registry of the split algorithms. To add one, add a file here and a line below.
-
-`Divider` applies the requested or configured algorithm.
-"""
+"""Registry of the split algorithms; `Divider` applies the requested or configured one."""
 
 from __future__ import annotations
 
@@ -12,11 +9,14 @@ from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.reasons import SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError, get_by_name
-from loadmanager.core.strategies.splitting.flow_or_qps_equally_divide import flow_or_qps_equally_divide
-from loadmanager.core.strategies.splitting.range_equally_divide import range_equally_divide
-from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at, specified_positions_divide
-from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
-from loadmanager.core.strategies.splitting.topic_count_equally_divide import topic_count_equally_divide
+from loadmanager.core.strategies.splitting.split_algorithm import (
+    SplitAlgorithm,
+    divide_at,
+    flow_or_qps_equally_divide,
+    range_equally_divide,
+    specified_positions_divide,
+    topic_count_equally_divide,
+)
 
 SPECIFIED_POSITIONS = "specified_positions_divide"
 """The only algorithm that requires positions."""
