@@ -14,9 +14,10 @@ from support.builders import Load, bundle, report, snapshot
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
+    Listable,
     LoadAverage,
     ReportRules,
-    find_top_bundles,
+    find_busiest,
     partition_sort,
 )
 from loadmanager.core.model.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
@@ -58,7 +59,7 @@ def test_a7_broker_starts_as_fully_used_without_throughput() -> None:
 
 
 def top(given: BrokerReport, most: int, excluded: frozenset[str] = frozenset()) -> list[str]:
-    found = find_top_bundles(given, ReportRules(most_bundles=most, excluded_namespaces=excluded), lambda _: False)
+    found = find_busiest(given, Listable(ReportRules(most_bundles=most, excluded_namespaces=excluded), lambda _: False))
     return [given.bundle_names[i].split("/")[1] for i in found.tolist()]
 
 

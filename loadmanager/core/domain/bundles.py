@@ -30,17 +30,9 @@ class HashFunction(enum.StrEnum):
     CRC32 = "crc32"
 
 
-def _murmur3_32(topic: str) -> int:
-    return mmh3.hash(topic, 0, signed=False)
-
-
-def _crc32(topic: str) -> int:
-    return zlib.crc32(topic.encode())
-
-
 _FUNCTIONS: dict[HashFunction, Callable[[str], int]] = {
-    HashFunction.MURMUR3_32: _murmur3_32,
-    HashFunction.CRC32: _crc32,
+    HashFunction.MURMUR3_32: lambda topic: mmh3.hash(topic, 0, signed=False),
+    HashFunction.CRC32: lambda topic: zlib.crc32(topic.encode()),
 }
 
 

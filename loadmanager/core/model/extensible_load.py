@@ -290,17 +290,8 @@ def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def find_top_bundles(report: NamedLoads, rules: ReportRules, has_policy: Callable[[str], bool]) -> _Positions:
-    """Find the busiest bundles of a report: positions, ascending.
-
-    Excluded are idle bundles and those that may not be shed: of system namespaces, of excluded ones, and of namespaces
-    with policies (`has_policy`) unless the rules include them.
-    """
-    return find_busiest(report, Listable(rules, has_policy))
-
-
 def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
-    """Find the busiest bundles as `find_top_bundles` does; `listed` caches namespaces across reports."""
+    """Find the busiest bundles of a report, without idle ones: positions, ascending."""
     candidates = np.flatnonzero(throughput_of(report.bundle_load))
     ranks, most = _ranks(report, candidates), listed.most_bundles
     found: list[int] = []
@@ -362,7 +353,9 @@ def partition_sort(values: Sequence[int], most: int) -> list[int]:
 
 
 class Listable(dict[str, bool]):
-    """Cache of the namespaces whose bundles may be listed by these rules and policies."""
+    """Cache of the namespaces whose bundles may be listed, because they may be shed: no system namespaces, no excluded
+    ones, and no namespaces with policies (`has_policy`) unless the rules include them.
+    """
 
     def __init__(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> None:
         super().__init__()

@@ -21,11 +21,12 @@ from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
+    Listable,
     Listed,
     Published,
     ReportRules,
     TopBundles,
-    find_top_bundles,
+    find_busiest,
     throughput_of,
 )
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
@@ -444,7 +445,7 @@ def get_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
 
     def find(broker: int) -> Listed:
         report = snapshot.reports[broker]
-        top = find_top_bundles(report, rules, snapshot.policies.has_policy)
+        top = find_busiest(report, Listable(rules, snapshot.policies.has_policy))
         rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
         return np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])
 

@@ -181,7 +181,7 @@ def size_fleet(
     loads = (*recent, (now_s, _load_in_brokers(snapshot, settings)))
     peaks = np.max([load for _, load in loads], axis=0)
     peak, resource = float(peaks.max()), _RESOURCES[int(peaks.argmax())]
-    domains = _count_domains(snapshot)
+    domains = len({snapshot.policies.failure_domain(broker) for broker in snapshot.brokers.ids} - {DEFAULT_DOMAIN})
     limit_percent = max(settings.broker_overloaded_threshold_percentage, 1)
     least, most = (count_brokers(100 * load / limit_percent, domains) for load in (peak, _SLACK * peak))
     needed = max(before.needed, least)
@@ -208,7 +208,3 @@ def _load_in_brokers(snapshot: Snapshot, settings: PlannerSettings) -> FloatArra
     usage = np.nan_to_num(snapshot.brokers.usage_percent[:, [*RATED]].astype(np.float64))
     factors = np.array([*rated_weights(settings.resource_weights).values()])
     return np.asarray(np.round(np.clip(usage, 0, _MOST_PERCENT).sum(axis=0) * factors / 100, _DECIMALS))
-
-
-def _count_domains(snapshot: Snapshot) -> int:
-    return len({snapshot.policies.failure_domain(broker) for broker in snapshot.brokers.ids} - {DEFAULT_DOMAIN})

@@ -177,7 +177,8 @@ class AssignmentMachine:
             case AssignmentWanted(bundle, non_persistent):
                 self._ask(bundle, non_persistent=non_persistent)
             case BackgroundAssignmentsWanted(bundles):
-                self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
+                asked = (each for each in bundles if each not in self._asked.get(namespace_of(each), ()))
+                self._backlog.update((bundle, None) for bundle in asked if bundle not in self._batch)
             case AssignmentsDecided(decide, plan) if decide is self._deciding:
                 self._on_decided(decide.bundles, plan)
             case NotDecided(decide, error) if decide is self._deciding:
@@ -203,10 +204,6 @@ class AssignmentMachine:
             self._backlog.pop(bundle, None)
             asked = self._asked.setdefault(namespace_of(bundle), {})
             asked[bundle] = asked.get(bundle, False) or non_persistent
-
-    def _is_under_way(self, bundle: str) -> bool:
-        """Return True if the bundle is in the current batch or a lookup waits for it."""
-        return bundle in self._batch or bundle in self._asked.get(namespace_of(bundle), ())
 
     def _go_on(self) -> None:
         while self.wake_s is not None:

@@ -57,38 +57,25 @@ class Merge:
     why: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    topics: float
-    sessions: float
-    msg_rate: float
-    mib: float
+def _limits_of(settings: PlannerSettings) -> dict[str, float]:
+    """Return the limits of a merged bundle, by figure."""
+    max_sessions = settings.namespace_bundle_max_sessions
+    return {
+        "topics": min(_MAX_TOPICS, settings.namespace_bundle_max_topics / 2),
+        "sessions": min(_MAX_SESSIONS, max_sessions / 2 if max_sessions > 0 else float("inf")),
+        "msg_rate_per_s": min(_MAX_MSG_RATE, settings.namespace_bundle_max_msg_rate / 2),
+        "mib_per_s": min(_MAX_MIB, settings.namespace_bundle_max_bandwidth_mbytes / 2),
+    }
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> _Limits:
-        max_sessions = settings.namespace_bundle_max_sessions
-        return cls(
-            min(_MAX_TOPICS, settings.namespace_bundle_max_topics / 2),
-            min(_MAX_SESSIONS, max_sessions / 2 if max_sessions > 0 else float("inf")),
-            min(_MAX_MSG_RATE, settings.namespace_bundle_max_msg_rate / 2),
-            min(_MAX_MIB, settings.namespace_bundle_max_bandwidth_mbytes / 2),
-        )
 
-    def hold(self, lower: MergeCandidate, upper: MergeCandidate) -> bool:
-        return (
-            lower.topics + upper.topics <= self.topics
-            and lower.sessions + upper.sessions <= self.sessions
-            and lower.msg_rate + upper.msg_rate <= self.msg_rate
-            and lower.throughput + upper.throughput <= self.mib * MIB
-        )
-
-    def figures(self) -> dict[str, Figure]:
-        return {
-            "most_topics": self.topics,
-            "most_sessions": self.sessions,
-            "most_msg_rate_per_s": self.msg_rate,
-            "most_mib_per_s": self.mib,
-        }
+def _sum(lower: MergeCandidate, upper: MergeCandidate) -> dict[str, float]:
+    """Return the figures of both bundles together."""
+    return {
+        "topics": lower.topics + upper.topics,
+        "sessions": lower.sessions + upper.sessions,
+        "msg_rate_per_s": lower.msg_rate + upper.msg_rate,
+        "mib_per_s": (lower.throughput + upper.throughput) / MIB,
+    }
 
 
 def find_candidates(
@@ -140,7 +127,8 @@ def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: Pla
     if len(bundles) <= MIN_BUNDLES:
         why: dict[str, Figure] = {"bundles": len(bundles)}
         return Verdict(namespace, MergeReason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
-    limits = _Limits.of(settings)
+    limits = _limits_of(settings)
+    most = {f"most_{name}": limit for name, limit in limits.items()}
     apart = young = held = warm = 0
     cold = []
     for lower, upper in pairwise(bundles):
@@ -150,29 +138,19 @@ def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: Pla
             young += 1
         elif lower.is_held or upper.is_held:
             held += 1
-        elif not limits.hold(lower, upper):
+        elif not all(figure <= limits[name] for name, figure in _sum(lower, upper).items()):
             warm += 1
         else:
             cold.append((lower, upper))
     if not cold:
         counts = {"pairs": len(bundles) - 1, "apart": apart, "young": young, "held": held, "warm": warm}
-        why = {**counts, **limits.figures()}
+        why = {**counts, **most}
         return Verdict(namespace, MergeReason.NO_COLD_NEIGHBOURS, acted=False, why=why)
-    return _merge(*min(cold, key=_heat), limits)
-
-
-def _heat(pair: tuple[MergeCandidate, MergeCandidate]) -> tuple[float, float, int]:
-    lower, upper = pair
-    return lower.throughput + upper.throughput, lower.msg_rate + upper.msg_rate, lower.topics + upper.topics
-
-
-def _merge(lower: MergeCandidate, upper: MergeCandidate, limits: _Limits) -> Merge:
-    why: dict[str, Figure] = {
-        "with": upper.name,
-        "topics": lower.topics + upper.topics,
-        "sessions": lower.sessions + upper.sessions,
-        "msg_rate_per_s": lower.msg_rate + upper.msg_rate,
-        "mib_per_s": (lower.throughput + upper.throughput) / MIB,
-        **limits.figures(),
-    }
+    lower, upper = min(cold, key=_heat)
+    why = {"with": upper.name, **_sum(lower, upper), **most}
     return Merge(lower.name, upper.name, Verdict(lower.name, MergeReason.COLD_NEIGHBOURS, acted=True, why=why))
+
+
+def _heat(pair: tuple[MergeCandidate, MergeCandidate]) -> tuple[float, float, float]:
+    figures = _sum(*pair)
+    return figures["mib_per_s"], figures["msg_rate_per_s"], figures["topics"]

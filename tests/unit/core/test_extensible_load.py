@@ -12,10 +12,11 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
+    Listable,
     Published,
     PublishedLoad,
     ReportRules,
-    find_top_bundles,
+    find_busiest,
 )
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot, get_broker_load, get_top_bundles
@@ -105,21 +106,21 @@ def test_order_of_equal_top_bundles_is_that_of_the_quick_select() -> None:
     expected = [(bundle(1), 1e6), (bundle(0), 1e6)]
     for names in (list(same), list(reversed(same))):
         given = report({name: same[name] for name in names})
-        found = find_top_bundles(given, ReportRules(most_bundles=2), lambda _: False)
+        found = find_busiest(given, Listable(ReportRules(most_bundles=2), lambda _: False))
         assert [(given.bundle_names[i], 1e6) for i in found.tolist()] == expected
 
 
 def test_no_bundle_is_listed_with_a_maximum_of_0_or_less() -> None:
     for most in (0, -1):
         assert not len(
-            find_top_bundles(report({bundle(1): bytes_in(1)}), ReportRules(most_bundles=most), lambda _: False)
+            find_busiest(report({bundle(1): bytes_in(1)}), Listable(ReportRules(most_bundles=most), lambda _: False))
         )
 
 
 def test_cached_bytes_decide_last() -> None:
     given = report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(1e6)})
     given = replace(given, bundle_cache_bytes=np.array([200_000, 0]))
-    found = find_top_bundles(given, RULES, lambda _: False)
+    found = find_busiest(given, Listable(RULES, lambda _: False))
     assert [given.bundle_names[i] for i in found.tolist()] == [bundle(2), bundle(1)]
 
 

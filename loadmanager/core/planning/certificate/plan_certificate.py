@@ -206,10 +206,6 @@ def _ratio(made: float, least: float) -> float | None:
     return 1.0 if made == 0 else None
 
 
-BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
-"""Names of the bounds in JSON."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CertificateSummary:
     """Certificate without its proof: its figures, the binding bound, and a sentence."""
@@ -226,7 +222,7 @@ class CertificateSummary:
 def name_binding_bounds(certified: Certified) -> str:
     """Return the names of the binding bounds; empty without owned bundles."""
     bounds = certified.proof.bounds
-    return BOUND_NAMES[type(bounds[0]).__name__] if bounds else ""
+    return type(bounds[0]).__name__.lower() if bounds else ""
 
 
 def build_certificate_verdict(certified: Certified) -> Verdict:

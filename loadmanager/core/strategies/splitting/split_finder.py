@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange, namespace_of
@@ -43,22 +42,6 @@ _SHARES = {SplitReason.MSG_RATE: "msg_rate_share_percent", SplitReason.BANDWIDTH
 _MAXIMUM = KEYS["namespace_maximum_bundles"]
 _HITS = KEYS["namespace_bundle_split_condition_hit_count_threshold"]
 _PER_CYCLE = KEYS["max_number_of_bundles_to_split_per_cycle"]
-
-
-class Loaded(Protocol):
-    """Load of a bundle as compared with limits. Rates are in and out together."""
-
-    @property
-    def topics(self) -> int: ...
-
-    @property
-    def sessions(self) -> int: ...
-
-    @property
-    def msg_rate(self) -> float: ...
-
-    @property
-    def throughput(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +169,7 @@ def divide_bundle(
     return _Judge(settings, divide, _unknown_topics, {}).divided(candidate, reason, most_boundaries=None)
 
 
-def find_reason(candidate: Loaded, settings: PlannerSettings) -> SplitReason | None:
+def find_reason(candidate: SplitCandidate, settings: PlannerSettings) -> SplitReason | None:
     """Return the first limit that the bundle exceeds, None if there is none. At a limit is not above it."""
     if candidate.topics > settings.namespace_bundle_max_topics:
         return SplitReason.TOPICS
