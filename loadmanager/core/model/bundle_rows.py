@@ -35,11 +35,7 @@ class RecordedState(enum.IntEnum):
     RELEASING = 3
 
 
-RECORDED_STATE = {
-    OwnershipState.FREE: RecordedState.FREE,
-    OwnershipState.OWNED: RecordedState.OWNED,
-    OwnershipState.RELEASING: RecordedState.RELEASING,
-}
+RECORDED_STATE = {state: RecordedState[state.name] for state in OwnershipState}
 
 
 @dataclass(slots=True, eq=False)

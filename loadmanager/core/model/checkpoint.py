@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.bundle_rows import NamedRows, Rows
+from loadmanager.core.model.bundle_rows import NamedRows
 from loadmanager.core.model.extensible_load import Listed, LoadAverage
 from loadmanager.core.model.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
@@ -115,12 +115,13 @@ def restore(
         owners.destinations[int(rows[at])] = int(registered[checkpoint.destination[at]])
     table.divided_by_range = {checkpoint.names[at] for at in np.flatnonzero(checkpoint.by_range).tolist()}
     for broker in checkpoint.brokers:
+        busiest, throughput = broker.find_busiest()
         reporters.brokers[broker.registration.broker] = ReportingBroker(
             broker.registration,
             row_of(broker.registration),
             broker.report,
             rows=rows[broker.bundles].astype(np.int32),
-            busiest=_busiest_of(broker, rows),
+            busiest=Busiest.already(rows[busiest].astype(np.int32), throughput),
             average=broker.average,
             overtaken=broker.overtaken,
             unknown=broker.unknown,
@@ -129,12 +130,6 @@ def restore(
         table.set_record(name, there=True)
     unloads.of_bundles, unloads.from_brokers = dict(checkpoint.unloaded), dict(checkpoint.unloaded_from)
     table.revision = checkpoint.revision
-
-
-def _busiest_of(broker: BrokerCheckpoint, rows: Rows) -> Busiest:
-    """Return the busiest bundles of the checkpoint, by row."""
-    positions, throughput = broker.find_busiest()
-    return Busiest.already(rows[positions].astype(np.int32), throughput)
 
 
 def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerCheckpoint:

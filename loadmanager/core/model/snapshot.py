@@ -331,27 +331,19 @@ def _bundles_of_reports(
 ) -> Bundles:
     """Build the columns of all bundles named anywhere; `order` are the registrations by broker row."""
     rows = {registration.broker: row for row, registration in enumerate(order)}
-    holders: dict[str, tuple[int, int]] = {}
+    holders: dict[str, int] = {}
+    last: dict[str, tuple[BrokerReport, int]] = {}
     for registration in sorted(order, key=lambda registration: reports[registration].last_update_ms):
-        for index, name in enumerate(reports[registration].bundle_names):
-            holders[name] = rows[registration.broker], index
-    names = tuple(sorted(holders.keys() | averages.keys() | preallocated.keys()))
+        report = reports[registration]
+        for index, name in enumerate(report.bundle_names):
+            holders[name], last[name] = rows[registration.broker], (report, index)
+    names = tuple(sorted(last.keys() | averages.keys() | preallocated.keys()))
 
     def as_reported(name: str) -> BundleAverages:
-        if name not in holders:
-            return learned.no_history(namespace_of(name))
-        row, index = holders[name]
-        return _first_sample(reports[order[row]], index)
-
-    def find_last_report(name: str) -> tuple[float, FloatArray] | None:
-        if name not in holders:
-            return None
-        row, index = holders[name]
-        report = reports[order[row]]
-        return report.last_update_ms / 1000, report.bundle_load[index]
+        return _first_sample(*last[name]) if name in last else learned.no_history(namespace_of(name))
 
     known = [averages.get(name) or as_reported(name) for name in names]
-    held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
+    held = np.array([holders.get(name, NOBODY) for name in names], dtype=np.int32)
     given = np.array([rows.get(preallocated.get(name, _NO_BROKER), NOBODY) for name in names], dtype=np.int32)
     assigned = np.where(given >= 0, given, held)
     namespaces, namespace = intern_namespaces(names)
@@ -366,16 +358,19 @@ def _bundles_of_reports(
         recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
         short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
         long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
-        time_means=_time_means(known, [find_last_report(name) for name in names]),
+        time_means=_time_means(known, [last.get(name) for name in names]),
         taken_at_s=taken_at_s,
         topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
     )
 
 
-def _time_means(averages: Sequence[BundleAverages], reports: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
-    """Build time means from averages and last reports: time in seconds and load (4,), None without a report."""
+def _time_means(averages: Sequence[BundleAverages], reports: Sequence[tuple[BrokerReport, int] | None]) -> TimeMeans:
+    """Build time means from averages and last reports, each with the bundle's index; None without a report."""
     means = [each.by_time() for each in averages]
-    last = [each or (0.0, mean.load) for each, mean in zip(reports, means, strict=True)]
+    last = [
+        (0.0, mean.load) if each is None else (each[0].last_update_ms / 1000, each[0].bundle_load[each[1]])
+        for each, mean in zip(reports, means, strict=True)
+    ]
     return TimeMeans(
         as_amounts(np.array([mean.load for mean in means]).reshape(-1, METRICS)).astype(np.float32),
         as_amounts(np.array([load for _, load in last]).reshape(-1, METRICS)).astype(np.float32),

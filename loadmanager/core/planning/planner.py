@@ -135,11 +135,7 @@ def choose_destination(
 ) -> tuple[Registration | None, Verdict, State]:
     """Choose a broker for one bundle, whatever its ownership, except `exclude`. Raises `UnknownStrategyError`."""
     placer = _Placer(snapshot, settings, state, rng)
-    excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
-    placement = placer.place(bundle, snapshot.bundles.find_row(bundle), excluded)
-    verdict = _placement_verdict(
-        snapshot, bundle, placement, PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
-    )
+    placement, verdict = placer.place_anywhere(bundle, exclude)
     chosen = None if placement.broker is None else snapshot.brokers.registrations[placement.broker]
     return chosen, verdict, placer.state
 
@@ -252,13 +248,10 @@ class PlacementTrial:
         self._placer = _Placer(snapshot, settings, state, deepcopy(rng))
         self._state = state
         self._bundle = snapshot.bundles.find_row(bundle)
-        excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
         self.rules = self._placer.rules
-        self.question = self._placer.ask(bundle, excluded)
-        self.placement = self._placer.place(bundle, self._bundle, excluded)
+        self.question = self._placer.ask(bundle, None if exclude is None else snapshot.brokers.find_row(exclude))
+        self.placement, self.verdict = self._placer.place_anywhere(bundle, exclude)
         self.candidates = self._placer.candidates
-        nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
-        self.verdict = _placement_verdict(snapshot, bundle, self.placement, nobody)
 
     def choices(self) -> Iterator[Placement]:
         """Yield the choice and its successors in order, each without the alternatives of earlier ones."""
@@ -321,6 +314,13 @@ class _Placer:
             why = {**placement.why, **dropped, **not_kept}
             return Placement(placement.broker, placement.drawn_from, placement.reason, why, placement.state)
         return placement
+
+    def place_anywhere(self, name: str, exclude: BrokerId | None) -> tuple[Placement, Verdict]:
+        """Place one bundle, whatever its ownership, except on `exclude`."""
+        excluded = None if exclude is None else self.snapshot.brokers.find_row(exclude)
+        placement = self.place(name, self.snapshot.bundles.find_row(name), excluded)
+        nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
+        return placement, _placement_verdict(self.snapshot, name, placement, nobody)
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None

@@ -27,7 +27,6 @@ Differs from Pulsar:
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -94,25 +93,15 @@ class TransferReason(Reason):
     NO_BROKERS = entry("No move because none of {brokers} brokers has made its load known")
 
 
-class Label(enum.StrEnum):
-    """Reasons of a cycle without moves, by the names of Pulsar's counters."""
-
-    HIT_COUNT = "HitCount"
-    NO_BUNDLES = "NoBundles"
-    COOL_DOWN = "CoolDown"
-    OUT_DATED_DATA = "OutDatedData"
-    NO_LOAD_DATA = "NoLoadData"
-    NO_BROKERS = "NoBrokers"
-
-
-_SKIPPED = {
-    Label.HIT_COUNT: TransferReason.HIT_COUNT,
-    Label.NO_BUNDLES: SheddingReason.NO_TRANSFERABLE_BUNDLES,
-    Label.COOL_DOWN: TransferReason.COOL_DOWN,
-    Label.OUT_DATED_DATA: TransferReason.OUT_DATED_DATA,
-    Label.NO_LOAD_DATA: TransferReason.NO_LOAD_DATA,
-    Label.NO_BROKERS: TransferReason.NO_BROKERS,
+_SKIPPED: dict[Reason, str] = {
+    TransferReason.HIT_COUNT: "Skip/HitCount",
+    SheddingReason.NO_TRANSFERABLE_BUNDLES: "Skip/NoBundles",
+    TransferReason.COOL_DOWN: "Skip/CoolDown",
+    TransferReason.OUT_DATED_DATA: "Skip/OutDatedData",
+    TransferReason.NO_LOAD_DATA: "Skip/NoLoadData",
+    TransferReason.NO_BROKERS: "Skip/NoBrokers",
 }
+"""Reasons of a cycle without moves, with Pulsar's counters."""
 _DONE: dict[Reason, str] = {
     TransferReason.OVERLOADED: "Success/Overloaded",
     TransferReason.UNDERLOADED: "Success/Underloaded",
@@ -206,11 +195,12 @@ class _Cycle:
         reason = self._find_reason(statistics, ascending[0], ascending[-1])
         self._hits = self._hits + 1 if reason else 0
         if self._hits <= self._settings.shedding_condition_hit_count_threshold:
-            return self._skip(Label.HIT_COUNT, self._why_not_yet(statistics, ascending))
+            return self._skip(TransferReason.HIT_COUNT, self._why_not_yet(statistics, ascending))
         picks = self._transfer(statistics, ascending)
         if not picks:
-            label = Label.NO_LOAD_DATA if self._empty else Label.NO_BUNDLES if self._few else Label.HIT_COUNT
-            return self._skip(label, {"brokers_tried": len(self._verdicts), "std_percent": statistics.std * 100})
+            no_bundles = SheddingReason.NO_TRANSFERABLE_BUNDLES if self._few else TransferReason.HIT_COUNT
+            reason = TransferReason.NO_LOAD_DATA if self._empty else no_bundles
+            return self._skip(reason, {"brokers_tried": len(self._verdicts), "std_percent": statistics.std * 100})
         self._hits = 0
         for pick in picks:
             self._counters[_DONE[pick.reason]] += len(pick.bundles)
@@ -236,7 +226,7 @@ class _Cycle:
         margin = least_points(is_reached)
         return {**margin, "rounds": least} if margin else {}
 
-    def _find_fresh(self) -> tuple[BoolArray, tuple[Label, dict[str, Figure]] | None]:
+    def _find_fresh(self) -> tuple[BoolArray, tuple[Reason, dict[str, Figure]] | None]:
         """Return a mask of brokers whose load counts (M,), and the reason if the cycle ends here."""
         settings, load = self._settings, self._load
         now_ms = round(self._snapshot.taken_at_s * 1000)
@@ -247,15 +237,18 @@ class _Cycle:
         ids = self._snapshot.brokers.ids
         if len(cooling):
             return fresh, (
-                Label.COOL_DOWN,
+                TransferReason.COOL_DOWN,
                 {"broker": ids[cooling[0]], **settings.as_figures("shedding_delay_in_seconds")},
             )
         ttl = settings.as_figures("broker_load_data_ttl_in_seconds")
         brokers: dict[str, Figure] = {"brokers": len(ids)}
         if not fresh.any():
-            return fresh, (Label.OUT_DATED_DATA, brokers | ttl) if outdated.any() else (Label.NO_BROKERS, brokers)
+            return fresh, (TransferReason.OUT_DATED_DATA, brokers | ttl) if outdated.any() else (
+                TransferReason.NO_BROKERS,
+                brokers,
+            )
         if not load.known.all():
-            return fresh, (Label.NO_LOAD_DATA, {"broker": ids[int(np.argmin(load.known))]})
+            return fresh, (TransferReason.NO_LOAD_DATA, {"broker": ids[int(np.argmin(load.known))]})
         self._verdicts += [
             Verdict(ids[row], TransferReason.OUT_DATED_DATA, acted=False, why=ttl)
             for row in np.flatnonzero(outdated).tolist()
@@ -433,9 +426,9 @@ class _Cycle:
             why[key] = self._settings.shedding_condition_hit_count_threshold
         return why
 
-    def _skip(self, label: Label, why: Mapping[str, Figure]) -> Shed:
-        self._counters[f"Skip/{label.value}"] += 1
-        self._verdicts.append(Verdict("cluster", _SKIPPED[label], acted=False, why=why))
+    def _skip(self, reason: Reason, why: Mapping[str, Figure]) -> Shed:
+        self._counters[_SKIPPED[reason]] += 1
+        self._verdicts.append(Verdict("cluster", reason, acted=False, why=why))
         return self._make_result([], {})
 
     def _make_result(self, picks: list[Pick], more: Mapping[str, float]) -> Shed:
