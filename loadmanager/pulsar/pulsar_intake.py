@@ -27,7 +27,6 @@ import structlog
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -391,7 +390,7 @@ class PulsarIntake:
         """Apply Pulsar's dynamic configuration and record its unusable values."""
         self.dynamic = dynamic
         faults = self._live.apply(dynamic)
-        self._mirror.model.set_rules(ReportRules.of(self._live.planner))
+        self._mirror.model.set_settings(self._live.planner)
         with self._faults.of(_DYNAMIC):
             if faults:
                 raise InvalidRecordError(f"{_DYNAMIC}: {'; '.join(faults)}")

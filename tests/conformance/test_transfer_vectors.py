@@ -16,7 +16,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
     Listable,
     LoadAverage,
-    ReportRules,
+    average_after,
     find_busiest,
     partition_sort,
 )
@@ -46,20 +46,25 @@ def test_a5_usage_is_the_weighted_maximum_including_memory() -> None:
     )
     percent = percent_usage(given.usage[:, 0], given.usage[:, 1])
     assert float(weighted_max_usage(percent, ResourceWeights(1, 1, 1, 1))) == 0.04
-    rules = ReportRules(ResourceWeights(0.5, 0.5, 0.5, 0.5), memory_weight=0.5, history=0.75)
-    average = rules.average_after(given, LoadAverage())
+    settings = PlannerSettings(
+        resource_weights=ResourceWeights(0.5, 0.5, 0.5, 0.5),
+        memory_resource_weight=0.5,
+        history_resource_percentage=0.75,
+    )
+    average = average_after(given, LoadAverage(), settings)
     assert (average.usage_ema, average.msg_throughput_ema, average.updated_at_ms) == (2, 3, 7)
-    assert rules.average_after(report(last_update_ms=8), average).usage_ema == 1.5
+    assert average_after(report(last_update_ms=8), average, settings).usage_ema == 1.5
 
 
 def test_a7_broker_starts_as_fully_used_without_throughput() -> None:
     assert LoadAverage() == LoadAverage(usage_ema=1.0, msg_throughput_ema=0.0, updated_at_ms=0)
-    again = ReportRules().average_after(report(cpu=30, last_update_ms=9), LoadAverage(usage_ema=0.2))
+    again = average_after(report(cpu=30, last_update_ms=9), LoadAverage(usage_ema=0.2), PlannerSettings())
     assert again.usage_ema == np.float32(30.000001907348633) / 100
 
 
 def top(given: BrokerReport, most: int, excluded: frozenset[str] = frozenset()) -> list[str]:
-    found = find_busiest(given, Listable(ReportRules(most_bundles=most, excluded_namespaces=excluded), lambda _: False))
+    settings = PlannerSettings(max_number_of_bundles_in_bundle_load_report=most, shedding_excluded_namespaces=excluded)
+    found = find_busiest(given, Listable(settings, lambda _: False))
     return [given.bundle_names[i].split("/")[1] for i in found.tolist()]
 
 

@@ -14,7 +14,7 @@ from support.transcription_transfer import Decision, Load, Rule, Shedder, Stats,
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.extensible_load import Listable, Published, PublishedLoad, ReportRules, find_busiest
+from loadmanager.core.model.extensible_load import Listable, Published, PublishedLoad, find_busiest
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedder
@@ -171,6 +171,11 @@ def test_busiest_bundles_equal_pulsars_in_order(seed: int) -> None:
             bundle_topics=np.array([each[4] for each in stats.values()], dtype=np.int64),
             bundle_cache_bytes=np.array([each[5] for each in stats.values()], dtype=np.int64),
         )
-        found = find_busiest(given_report, Listable(ReportRules(most_bundles=most), lambda name: name == "tenant/b"))
+        found = find_busiest(
+            given_report,
+            Listable(
+                PlannerSettings(max_number_of_bundles_in_bundle_load_report=most), lambda name: name == "tenant/b"
+            ),
+        )
         names = [given_report.bundle_names[i] for i in found.tolist()]
         assert names == top_bundles(stats, most, unlisted={"tenant/b"})

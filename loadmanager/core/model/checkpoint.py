@@ -1,7 +1,7 @@
 """Checkpoint of a `ClusterModel`: all of its state at one moment, as serializable values.
 
-It holds everything that later reports, records and snapshots depend on, except rules, policies and controls, which are
-set separately. Bundle columns of last reports are not included: snapshots do not need them, and the next report has
+It holds everything that later reports, records and snapshots depend on, except settings, policies and controls, which
+are set separately. Bundle columns of last reports are not included: snapshots do not need them, and the next report has
 them again. Bundles are numbered: position i is `names[i]`.
 """
 

@@ -18,10 +18,11 @@ from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.checkpoint import ModelCheckpoint, restore, take_checkpoint
-from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
+from loadmanager.core.model.extensible_load import BrokerLoad, throughput_of
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
@@ -32,13 +33,13 @@ from loadmanager.core.model.snapshot_builder import ClusterSummary, Last, sorted
 
 
 class ClusterModel:
-    """Brokers and bundles with loads and owners; `rules` define how reports are processed."""
+    """Brokers and bundles with loads and owners; `settings` define how reports are processed."""
 
-    def __init__(self, rules: ReportRules | None = None) -> None:
+    def __init__(self, settings: PlannerSettings | None = None) -> None:
         self._rows = NamedRows()
         self._owners = RecordedOwners(self._rows)
         self._averages = AverageColumns(self._rows)
-        self._reporters = Reporters(self._rows, self._owners, self._averages, rules or ReportRules())
+        self._reporters = Reporters(self._rows, self._owners, self._averages, settings or PlannerSettings())
         self._unloads = UnloadTimes()
         self._last = Last()
         self._policies = NO_POLICIES
@@ -185,9 +186,9 @@ class ClusterModel:
 
     # Settings
 
-    def set_rules(self, rules: ReportRules) -> None:
-        """Set the rules for later reports."""
-        self._reporters.rules = rules
+    def set_settings(self, settings: PlannerSettings) -> None:
+        """Set the settings for later reports."""
+        self._reporters.settings = settings
 
     @property
     def policies(self) -> Policies:
@@ -280,7 +281,7 @@ class ClusterModel:
         reports = [broker.report for broker in brokers]
         columns = build_brokers(registrations, reports, bundles, settled, unloads.from_brokers)
         now_ms = round(taken_at_s * 1000)
-        averages = [broker.average for broker in brokers]
+        averages, history = [broker.average for broker in brokers], reporters.settings.history_resource_percentage
         return Snapshot(
             taken_at_s,
             self.revision,
@@ -290,7 +291,7 @@ class ClusterModel:
             controls=self._controls,
             faults=self._faults,
             learned=self._rows.learned,
-            broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, reporters.rules.history),
+            broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, history),
             top_bundles=top_bundles(self._rows, brokers),
         )
 
@@ -312,7 +313,7 @@ class ClusterModel:
         return take_checkpoint(self._rows, self._owners, self._reporters, self._unloads)
 
     def restore(self, checkpoint: ModelCheckpoint) -> None:
-        """Restore an empty model from a checkpoint, except for rules, policies and controls."""
+        """Restore an empty model from a checkpoint, except for settings, policies and controls."""
         restore(checkpoint, self._rows, self._owners, self._reporters, self._unloads)
 
     def hot_bytes(self) -> int:

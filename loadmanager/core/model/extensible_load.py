@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import SYSTEM_NAMESPACE, BrokerId, is_self_test_namespace, namespace_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import (
     MEMORY,
@@ -58,45 +57,18 @@ _Positions = npt.NDArray[np.intp]
 _Float = TypeVar("_Float", np.float32, np.float64)
 
 
-_DEFAULTS = PlannerSettings()
+def averaged_usage(percent: Float32Array, settings: PlannerSettings) -> FloatArray:
+    """Return the weighted maximum over all resources of (..., 5) percentages, heap included, as fractions."""
+    with np.errstate(invalid="ignore"):
+        memory = percent[..., MEMORY].astype(np.float64) * settings.memory_resource_weight / 100
+    return np.asarray(np.fmax(weighted_max_usage(percent, settings.resource_weights), memory))
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRules:
-    """Rules for averaging loads and for listing the busiest bundles.
-
-    `history` is the weight of the past. `with_policies`: list bundles of namespaces with policies too.
-    """
-
-    weights: ResourceWeights = _DEFAULTS.resource_weights
-    memory_weight: float = _DEFAULTS.memory_resource_weight
-    history: float = _DEFAULTS.history_resource_percentage
-    most_bundles: int = _DEFAULTS.max_number_of_bundles_in_bundle_load_report
-    excluded_namespaces: frozenset[str] = _DEFAULTS.shedding_excluded_namespaces
-    with_policies: bool = _DEFAULTS.shedding_bundles_with_policies_enabled
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> ReportRules:
-        return cls(
-            settings.resource_weights,
-            settings.memory_resource_weight,
-            settings.history_resource_percentage,
-            settings.max_number_of_bundles_in_bundle_load_report,
-            settings.shedding_excluded_namespaces,
-            settings.shedding_bundles_with_policies_enabled,
-        )
-
-    def usage(self, percent: Float32Array) -> FloatArray:
-        """Return the weighted maximum over all resources of (..., 5) percentages, heap included, as fractions."""
-        with np.errstate(invalid="ignore"):
-            memory = percent[..., MEMORY].astype(np.float64) * self.memory_weight / 100
-        return np.asarray(np.fmax(weighted_max_usage(percent, self.weights), memory))
-
-    def average_after(self, report: BrokerReport, previous: LoadAverage) -> LoadAverage:
-        """Return the broker's averages after one more report."""
-        usage = float(self.usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
-        throughput = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
-        return previous.updated(usage, throughput, report.last_update_ms, self.history)
+def average_after(report: BrokerReport, previous: LoadAverage, settings: PlannerSettings) -> LoadAverage:
+    """Return the broker's averages after one more report."""
+    usage = float(averaged_usage(percent_usage(report.usage[:, 0], report.usage[:, 1]), settings))
+    throughput = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
+    return previous.updated(usage, throughput, report.last_update_ms, settings.history_resource_percentage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +131,13 @@ class BrokerLoad:
 
     @classmethod
     def of_first_reports(
-        cls, usage_percent: Float32Array, load: FloatArray, at_ms: int, rules: ReportRules
+        cls, usage_percent: Float32Array, load: FloatArray, at_ms: int, settings: PlannerSettings
     ) -> BrokerLoad:
         """Build from first reports made now: (M, 5) percentages and (M, 4) loads."""
         brokers = len(load)
         return cls(
             known=np.ones(brokers, dtype=bool),
-            weighted_max_ema=rules.usage(usage_percent),
+            weighted_max_ema=averaged_usage(usage_percent, settings),
             msg_throughput_ema=load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT],
             msg_throughput_in=load[:, THROUGHPUT_IN].copy(),
             msg_throughput_out=load[:, THROUGHPUT_OUT].copy(),
@@ -354,26 +326,27 @@ def partition_sort(values: Sequence[int], most: int) -> list[int]:
 
 class Listable(dict[str, bool]):
     """Cache of the namespaces whose bundles may be listed, because they may be shed: no system namespaces, no excluded
-    ones, and no namespaces with policies (`has_policy`) unless the rules include them.
+    ones, and no namespaces with policies (`has_policy`) unless the settings include them.
     """
 
-    def __init__(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> None:
+    def __init__(self, settings: PlannerSettings, has_policy: Callable[[str], bool]) -> None:
         super().__init__()
-        self._rules = rules
+        self._settings = settings
         self._has_policy = has_policy
 
     @property
     def most_bundles(self) -> int:
-        return self._rules.most_bundles
+        return self._settings.max_number_of_bundles_in_bundle_load_report
 
-    def is_of(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> bool:
+    def is_of(self, settings: PlannerSettings, has_policy: Callable[[str], bool]) -> bool:
         """Return True if it is still valid."""
-        return self._rules is rules and self._has_policy == has_policy
+        return self._settings is settings and self._has_policy == has_policy
 
     def __missing__(self, namespace: str) -> bool:
-        excluded = namespace == SYSTEM_NAMESPACE or namespace in self._rules.excluded_namespaces
+        excluded = namespace == SYSTEM_NAMESPACE or namespace in self._settings.shedding_excluded_namespaces
         fixed = excluded or is_self_test_namespace(namespace)
-        self[namespace] = not fixed and (self._rules.with_policies or not self._has_policy(namespace))
+        with_policies = self._settings.shedding_bundles_with_policies_enabled
+        self[namespace] = not fixed and (with_policies or not self._has_policy(namespace))
         return self[namespace]
 
 

@@ -14,13 +14,14 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import (
     Listable,
     Listed,
     LoadAverage,
-    ReportRules,
+    average_after,
     find_busiest,
     throughput_of,
 )
@@ -113,7 +114,7 @@ class Busiest:
 
     @classmethod
     def of_report(cls, report: ReportedLoad, listable: Listable) -> Busiest:
-        """Prepare by the rules and policies at the time of the report."""
+        """Prepare by the settings and policies at the time of the report."""
 
         def find(all_names: Sequence[str], places: RowArray) -> Listed:
             top = find_busiest(report.named(all_names, places), listable)
@@ -162,17 +163,19 @@ class ReportingBroker:
 class Reporters:
     """Brokers with their last reports; `ignored` counts reported bundles that do not exist.
 
-    The `rules` define the broker averages and the busiest bundles.
+    The `settings` define the broker averages and the busiest bundles.
     """
 
-    def __init__(self, rows: NamedRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
+    def __init__(
+        self, rows: NamedRows, owners: RecordedOwners, averages: AverageColumns, settings: PlannerSettings
+    ) -> None:
         self._rows = rows
         self._owners = owners
         self._averages = averages
-        self.rules = rules
+        self.settings = settings
         self.brokers: dict[BrokerId, ReportingBroker] = {}
         self.ignored = 0
-        self._listable = Listable(rules, lambda _: False)
+        self._listable = Listable(settings, lambda _: False)
 
     def in_order(self) -> list[ReportingBroker]:
         """Return brokers sorted by name, as in a snapshot."""
@@ -190,11 +193,11 @@ class Reporters:
             report = self._of_current_bundles(broker, report)
             rows = self._rows.of(report.bundle_names)
         self._sample(broker, rows, report)
-        broker.average = self.rules.average_after(report, broker.average)
+        broker.average = average_after(report, broker.average, self.settings)
         previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
         broker.latest = ReportedLoad.of(report, broker.rows)
-        if not self._listable.is_of(self.rules, has_policy):
-            self._listable = Listable(self.rules, has_policy)
+        if not self._listable.is_of(self.settings, has_policy):
+            self._listable = Listable(self.settings, has_policy)
         broker.busiest = Busiest.of_report(broker.latest, self._listable)
         if not np.array_equal(previous, broker.rows):
             self._drop(broker, previous[~np.isin(previous, rows)])

@@ -19,12 +19,12 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
     Listable,
     Listed,
     Published,
-    ReportRules,
     TopBundles,
     find_busiest,
     throughput_of,
@@ -422,29 +422,29 @@ def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray
     return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
 
 
-def get_broker_load(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
+def get_broker_load(snapshot: Snapshot, settings: PlannerSettings) -> BrokerLoad:
     """Return the averaged load of each broker: published, else computed as from a first report."""
     if snapshot.broker_load is not None:
         return snapshot.broker_load
     brokers, now_ms = snapshot.brokers, round(snapshot.taken_at_s * 1000)
     return snapshot.derive(
-        ("broker load", rules),
-        lambda: BrokerLoad.of_first_reports(brokers.usage_percent, brokers.load, now_ms, rules),
+        ("broker load", settings),
+        lambda: BrokerLoad.of_first_reports(brokers.usage_percent, brokers.load, now_ms, settings),
     )
 
 
-def get_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
-    """Return the busiest bundles of each broker: published, else found in the reports by the rules."""
+def get_top_bundles(snapshot: Snapshot, settings: PlannerSettings) -> TopBundles:
+    """Return the busiest bundles of each broker: published, else found in the reports."""
     if snapshot.top_bundles is not None:
         return snapshot.top_bundles
 
     def find(broker: int) -> Listed:
         report = snapshot.reports[broker]
-        top = find_busiest(report, Listable(rules, snapshot.policies.has_policy))
+        top = find_busiest(report, Listable(settings, snapshot.policies.has_policy))
         rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
         return np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])
 
-    return TopBundles(lambda broker: snapshot.derive(("top bundles", rules, broker), lambda: find(broker)))
+    return TopBundles(lambda broker: snapshot.derive(("top bundles", settings, broker), lambda: find(broker)))
 
 
 def bundle_load(snapshot: Snapshot, bundle: int | None, namespace: str) -> FloatArray:

@@ -24,7 +24,6 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.load import BundleAverages, TimeMean
 from loadmanager.core.model.snapshot import Snapshot
@@ -304,7 +303,7 @@ class Replay:
 
     def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
         self._settings[settings_id] = self._settings_of(body)
-        self._current_model.set_rules(ReportRules.of(self._settings[settings_id]))
+        self._current_model.set_settings(self._settings[settings_id])
 
     def _lift(self, bundle: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
         self._memory.churn = churn.lifted(self._memory.churn, bundle or None)
@@ -340,7 +339,7 @@ class Replay:
             self.outcome.notes.append(f"epoch {item.epoch}: begins at the checkpoint of sequence {item.sequence}")
         settings = self._settings_of(head["settings"])
         self._settings = {head["settingsId"]: settings}
-        model = ClusterModel(ReportRules.of(settings))
+        model = ClusterModel(settings)
         _set_policies(model, head["policies"])
         _set_controls(model, head["controls"])
         _set_learned(model, head["learned"])

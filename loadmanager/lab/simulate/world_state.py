@@ -21,7 +21,6 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import ReportValidator
 from loadmanager.core.protocol.state_machine import Write, WriteEnded
@@ -45,7 +44,7 @@ class WorldState:
         self.settings = settings
         self.rules = rules
         self.cost = cost
-        self.model = ClusterModel(ReportRules.of(settings))
+        self.model = ClusterModel(settings)
         self.table = BundleTable(workload, self.model)
         self.clients = Clients(rules)
         self.fleet = SimFleet(cost, rules, settings.resource_weights, START_S)

@@ -13,9 +13,9 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import Policies
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.report_validation import ReportFaults
@@ -53,8 +53,8 @@ class _RecordChange:
 class MeasuredModel(ClusterModel):
     """Cluster model that passes reports and departures of brokers on to `moves`."""
 
-    def __init__(self, rules: ReportRules, moves: MoveRecorder) -> None:
-        super().__init__(rules)
+    def __init__(self, settings: PlannerSettings, moves: MoveRecorder) -> None:
+        super().__init__(settings)
         self._moves = moves
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
@@ -72,9 +72,13 @@ class RecordedModel(ClusterModel):
     """
 
     def __init__(
-        self, rules: ReportRules, operator_config: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder
+        self,
+        settings: PlannerSettings,
+        operator_config: OperatorConfig,
+        recorder: HistoryRecorder,
+        moves: MoveRecorder,
     ) -> None:
-        super().__init__(rules)
+        super().__init__(settings)
         self._operator_config = operator_config
         self._recorder = recorder
         self._moves = moves
@@ -128,8 +132,8 @@ class RecordedModel(ClusterModel):
         body = {name: [part.load.tolist(), part.topics] for name, part in parts.items()}
         self._recorder.put(HistoryEvent("redistributed", "", body))
 
-    def set_rules(self, rules: ReportRules) -> None:
-        super().set_rules(rules)
+    def set_settings(self, settings: PlannerSettings) -> None:
+        super().set_settings(settings)
         self._recorder.configured()
 
     def set_policies(self, policies: Policies) -> None:
@@ -171,18 +175,18 @@ _HOUR_S = 3_600.0
 
 def open_mirror(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
     """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
-    settings, rules, operator_config = live.base, ReportRules.of(live.planner), OperatorConfig()
+    settings, operator_config = live.base, OperatorConfig()
     if not settings.history_url:
         recorder = HistoryRecorder()
         moves = MoveRecorder(recorder)
-        return ClusterMirror(MeasuredModel(rules, moves), operator_config=operator_config), recorder, moves
+        return ClusterMirror(MeasuredModel(live.planner, moves), operator_config=operator_config), recorder, moves
     limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
     writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
     recorder = HistoryRecorder(live, operator_config, writer)
     moves = MoveRecorder(recorder)
     return (
-        ClusterMirror(RecordedModel(rules, operator_config, recorder, moves), operator_config=operator_config),
+        ClusterMirror(RecordedModel(live.planner, operator_config, recorder, moves), operator_config=operator_config),
         recorder,
         moves,
     )

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 import structlog
 
 from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
@@ -336,7 +335,7 @@ class MirrorIntake:
         where = paths.CONFIGURATION
         overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
         faults = self._live.apply(overrides)
-        self._mirror.model.set_rules(ReportRules.of(self._live.planner))
+        self._mirror.model.set_settings(self._live.planner)
         if faults:
             raise InvalidRecordError(f"{where}: {'; '.join(faults)}")
 

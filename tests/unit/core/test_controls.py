@@ -13,7 +13,7 @@ from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import FilterReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
+from loadmanager.core.model.extensible_load import BrokerLoad, TopBundles
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.planning.planner import choose_destination, plan_assignments, plan_shedding
@@ -23,7 +23,7 @@ UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")
 TRANSFER = PlannerSettings(
     shedding_strategy="TransferShedder", shedding_condition_hit_count_threshold=0, shedding_delay_in_seconds=0
 )
-PUBLISHING = ReportRules()
+PUBLISHING = PlannerSettings()
 A, B, C = (BrokerId(f"{host}:8080") for host in "abc")
 
 
@@ -274,10 +274,10 @@ def test_pinned_and_frozen_bundles_may_not_be_shed() -> None:
     assert [controls.takes_bundles(each) for each in (A, B)] == [False, True]
 
 
-def test_new_report_rules_apply_to_later_reports() -> None:
+def test_new_settings_apply_to_later_reports() -> None:
     model = ClusterModel()
     model.apply_report(broker("a"), report(cpu=10))
-    model.set_rules(replace(PUBLISHING, history=0.0))
+    model.set_settings(replace(PUBLISHING, history_resource_percentage=0.0))
     model.apply_report(broker("a"), report(cpu=50, last_update_ms=1))
     published = model.snapshot(0.001, 0.0).broker_load
     assert published is not None

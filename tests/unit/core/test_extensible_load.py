@@ -15,22 +15,21 @@ from loadmanager.core.model.extensible_load import (
     Listable,
     Published,
     PublishedLoad,
-    ReportRules,
     find_busiest,
 )
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot, get_broker_load, get_top_bundles
 
 A, B = broker("a"), broker("b")
-RULES = ReportRules()
+SETTINGS = PlannerSettings()
 
 
 def load_of(model: ClusterModel, at_s: float) -> BrokerLoad:
-    return get_broker_load(model.snapshot(at_s, 0.0), RULES)
+    return get_broker_load(model.snapshot(at_s, 0.0), SETTINGS)
 
 
 def top_of(given: Snapshot, row: int = 0) -> list[tuple[str, float]]:
-    return [(given.bundles.names[i], value) for i, value in get_top_bundles(given, RULES).of_broker(row)]
+    return [(given.bundles.names[i], value) for i, value in get_top_bundles(given, SETTINGS).of_broker(row)]
 
 
 def bytes_in(value: float) -> tuple[float, float, float, float]:
@@ -71,15 +70,16 @@ def test_re_registration_restarts_the_average() -> None:
 
 
 def test_without_published_loads_averages_equal_current_reports() -> None:
-    found = get_broker_load(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), RULES)
+    found = get_broker_load(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), SETTINGS)
     assert (found.weighted_max_ema.tolist(), found.msg_throughput_ema.tolist()) == ([0.5], [7])
     assert found.updated_at_ms.tolist() == [7_500]
 
 
 def test_memory_weight_counts_in_averaged_loads() -> None:
-    rules = ReportRules.of(PlannerSettings(memory_resource_weight=0.5, history_resource_percentage=0.3))
-    assert rules.history == 0.3
-    assert get_broker_load(snapshot({"a": report(cpu=10, memory=90)}), rules).weighted_max_ema[0] == pytest.approx(0.45)
+    settings = PlannerSettings(memory_resource_weight=0.5)
+    assert get_broker_load(snapshot({"a": report(cpu=10, memory=90)}), settings).weighted_max_ema[0] == pytest.approx(
+        0.45
+    )
 
 
 def test_published_loads_replace_reports() -> None:
@@ -87,13 +87,13 @@ def test_published_loads_replace_reports() -> None:
         {A.broker: PublishedLoad(0.25, 8.0, 3.0, 4.0, 99), BrokerId("gone:1"): PublishedLoad(1, 1, 1, 1, 1)}
     )
     given = build_snapshot(0.0, {A: report(cpu=90), B: report(cpu=80)}, {}, published=published)
-    found = get_broker_load(given, RULES)
+    found = get_broker_load(given, SETTINGS)
     assert (found.known.tolist(), found.weighted_max_ema.tolist()) == ([True, False], [0.25, 1.0])
     assert (found.msg_throughput_ema.tolist(), found.updated_at_ms.tolist()) == ([8.0, 0.0], [99, 0])
 
 
 def test_busiest_bundles_are_listed_with_their_latest_throughput() -> None:
-    model = ClusterModel(ReportRules(most_bundles=2))
+    model = ClusterModel(PlannerSettings(max_number_of_bundles_in_bundle_load_report=2))
     first = {bundle(i): bytes_in(i * 1e6) for i in (3, 1, 2, 0)}
     model.apply_report(A, report(first))
     assert top_of(model.snapshot(0, 0)) == [(bundle(2), 2e6), (bundle(3), 3e6)]
@@ -106,34 +106,39 @@ def test_order_of_equal_top_bundles_is_that_of_the_quick_select() -> None:
     expected = [(bundle(1), 1e6), (bundle(0), 1e6)]
     for names in (list(same), list(reversed(same))):
         given = report({name: same[name] for name in names})
-        found = find_busiest(given, Listable(ReportRules(most_bundles=2), lambda _: False))
+        found = find_busiest(
+            given, Listable(PlannerSettings(max_number_of_bundles_in_bundle_load_report=2), lambda _: False)
+        )
         assert [(given.bundle_names[i], 1e6) for i in found.tolist()] == expected
 
 
 def test_no_bundle_is_listed_with_a_maximum_of_0_or_less() -> None:
     for most in (0, -1):
         assert not len(
-            find_busiest(report({bundle(1): bytes_in(1)}), Listable(ReportRules(most_bundles=most), lambda _: False))
+            find_busiest(
+                report({bundle(1): bytes_in(1)}),
+                Listable(PlannerSettings(max_number_of_bundles_in_bundle_load_report=most), lambda _: False),
+            )
         )
 
 
 def test_cached_bytes_decide_last() -> None:
     given = report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(1e6)})
     given = replace(given, bundle_cache_bytes=np.array([200_000, 0]))
-    found = find_busiest(given, Listable(RULES, lambda _: False))
+    found = find_busiest(given, Listable(SETTINGS, lambda _: False))
     assert [given.bundle_names[i] for i in found.tolist()] == [bundle(2), bundle(1)]
 
 
 def test_bundles_with_policies_are_listed_only_when_enabled() -> None:
     policies = Policies((IsolationPolicy("p", ("tenant/isolated",), ("a",)),), {"tenant/apart": "group"})
     names = {bundle(1, f"tenant/{name}"): bytes_in(1e6) for name in ("isolated", "apart", "free")}
-    for rules, expected in ((RULES, 1), (ReportRules(with_policies=True), 3)):
-        model = ClusterModel(rules)
+    for settings, expected in ((SETTINGS, 1), (PlannerSettings(shedding_bundles_with_policies_enabled=True), 3)):
+        model = ClusterModel(settings)
         model.set_policies(policies)
         model.apply_report(A, report(names))
         assert len(top_of(model.snapshot(0, 0))) == expected
         given = build_snapshot(0.0, {A: report(names)}, {}, policies=policies)
-        assert len(get_top_bundles(given, rules).of_broker(0)) == expected
+        assert len(get_top_bundles(given, settings).of_broker(0)) == expected
 
 
 def test_removed_bundle_leaves_the_list_even_if_its_row_is_reused() -> None:
@@ -146,9 +151,9 @@ def test_removed_bundle_leaves_the_list_even_if_its_row_is_reused() -> None:
 
 
 def test_list_of_a_snapshot_does_not_change_with_later_reports() -> None:
-    model = ClusterModel(ReportRules(most_bundles=1))
+    model = ClusterModel(PlannerSettings(max_number_of_bundles_in_bundle_load_report=1))
     model.apply_report(A, report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(2e6)}))
-    model.set_rules(RULES)
+    model.set_settings(SETTINGS)
     taken = model.snapshot(0, 0)
     model.apply_report(A, report({bundle(3): bytes_in(3e6)}))
     model.set_namespace("tenant/ns", [bundle(0), bundle(3)], [owned(A), owned(A)])
@@ -167,7 +172,7 @@ def test_bundle_known_from_a_list_belongs_to_the_listing_broker() -> None:
     assert given.bundles.names == (bundle(1), bundle(2), bundle(3))
     assert given.bundles.broker.tolist() == [0, 0, 0]
     assert given.bundles.short[:, 0].tolist() == [1, 9, 0]
-    assert [get_top_bundles(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
+    assert [get_top_bundles(given, SETTINGS).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
 
 
 def test_report_of_known_bundles_takes_no_hot_memory() -> None:

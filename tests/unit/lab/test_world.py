@@ -13,7 +13,6 @@ from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.load import BrokerReport, FloatArray
 from loadmanager.core.planning import churn, planner
@@ -62,7 +61,7 @@ class _ByHand:
         self.names = self.namespace.bundle_names()
         self.load = np.array(_WEIGHTS)[:, None] * np.array(load_of(20.0))
         self.owner = [number % 3 for number in range(len(_WEIGHTS))]
-        self.model = ClusterModel(ReportRules.of(settings))
+        self.model = ClusterModel(settings)
         self.state: planner.State = {}
         self.churn_state: churn.State = {}
         self.rng = generator(seed, Purpose.PLANNER)

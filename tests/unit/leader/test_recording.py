@@ -16,8 +16,8 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.reasons import OwnershipReason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES
 from loadmanager.lab.replay.replayer import replay
@@ -220,7 +220,7 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
             return len(put)
 
     recorder = Told(LiveSettings(Settings()), OperatorConfig())
-    return RecordedModel(ReportRules(), OperatorConfig(), recorder, MoveRecorder(recorder)), put
+    return RecordedModel(PlannerSettings(), OperatorConfig(), recorder, MoveRecorder(recorder)), put
 
 
 def test_set_owners_is_recorded_as_namespace_records() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.snapshot import get_broker_load
 from loadmanager.core.strategies.placement.least_resource_usage import choose
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
@@ -32,7 +31,7 @@ class LeastResourceUsageWithWeightExtensible:
         del bundle  # only the brokers' usage is compared
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        load = get_broker_load(projection.snapshot, ReportRules.of(self.settings))
+        load = get_broker_load(projection.snapshot, self.settings)
         known = candidates[load.known[candidates]]
         usage = load.weighted_max_ema[known]
         return choose(known, usage, candidates, self.settings, state, rng)

@@ -40,7 +40,7 @@ from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
+from loadmanager.core.model.extensible_load import BrokerLoad, TopBundles
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, get_broker_load, get_top_bundles
 from loadmanager.core.strategies.shedding.shedding_strategy import (
@@ -165,11 +165,10 @@ class _Cycle:
     """One pass over the cluster. `ascending` are the broker rows by usage; sources are taken from its end."""
 
     def __init__(self, settings: PlannerSettings, snapshot: Snapshot, state: State) -> None:
-        rules = ReportRules.of(settings)
         self._settings = settings
         self._snapshot = snapshot
-        self._load: BrokerLoad = get_broker_load(snapshot, rules)
-        self._top: TopBundles = get_top_bundles(snapshot, rules)
+        self._load: BrokerLoad = get_broker_load(snapshot, settings)
+        self._top: TopBundles = get_top_bundles(snapshot, settings)
         self._usage = self._load.weighted_max_ema
         self._throughput = self._load.msg_throughput_in + self._load.msg_throughput_out
         self._hits = int(state.get("hits", 0))
