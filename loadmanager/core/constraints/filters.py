@@ -456,7 +456,6 @@ def everyone(question: PlacementQuestion) -> BoolArray:
 
 
 def others_than_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Return the brokers without the excluded one."""
     others = brokers.copy()
     if question.excluded is not None:
         others[question.excluded] = False

@@ -76,7 +76,6 @@ class NamespaceBundles:
         return len(self.boundaries) - 1
 
     def index_of_hash(self, value: int) -> int:
-        """Return the index of the bundle that holds the hash `value`."""
         return min(bisect_right(self.boundaries, value), len(self.boundaries) - 1) - 1
 
     def index_of_topic(self, topic: str) -> int:

@@ -195,7 +195,6 @@ class Policies:
         object.__setattr__(self, "anti_affinity_groups", groups)
 
     def find_policy(self, namespace: str) -> IsolationPolicy | None:
-        """Find the isolation policy of the namespace."""
         if namespace not in self._policies:
             self._policies[namespace] = next((each for each in self.isolation if each.covers(namespace)), None)
         return self._policies[namespace]
@@ -277,7 +276,6 @@ def _any_may_own(policies: Policies, policy: IsolationPolicy | None, brokers: Co
 
 
 def map_failure_domains(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
-    """Return the failure domain of each listed broker."""
     return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
 
 
@@ -334,7 +332,6 @@ class PatternMatch(NamedTuple):
 def match_policy(
     policy: IsolationPolicy, brokers: Collection[BrokerId], namespaces: Collection[str]
 ) -> list[PatternMatch]:
-    """Return the matches of each pattern of an isolation policy."""
     found = [_match("namespaces", pattern, {each: each for each in namespaces}) for pattern in policy.namespaces]
     hosts = {str(broker): broker_host(broker) for broker in brokers}
     for kind, patterns in (("primary", policy.primary), ("secondary", policy.secondary)):

@@ -73,11 +73,6 @@ def count(key: str, default: int, description: str, fits: Fit | None = None) -> 
     return setting(key, default, description, ge=0, le=INT_MAX, fits=fits)
 
 
-def minutes(key: str, default: float, description: str) -> float:
-    """Declare a non-negative time in minutes."""
-    return setting(key, default, description, ge=0, le=100_000)
-
-
 def declared_in(settings: type[Any]) -> dict[str, Declared]:
     """Return the settings declared by a dataclass, by field name."""
     return {each.name: each.metadata[_DECLARED] for each in fields(settings) if _DECLARED in each.metadata}

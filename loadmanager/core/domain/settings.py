@@ -13,7 +13,6 @@ from loadmanager.core.domain.setting_declaration import (
     Fit,
     count,
     declared_in,
-    minutes,
     percent,
     setting,
     weight,
@@ -361,10 +360,12 @@ class PlannerSettings:
         ge=0,
         le=1_000_000,
     )
-    return_cool_down_minutes: float = minutes(
+    return_cool_down_minutes: float = setting(
         "loadBalancerReturnCoolDownMinutes",
         60,
         "Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
+        ge=0,
+        le=100_000,
     )
     churn_breaker_enabled: bool = setting(
         "loadBalancerChurnBreakerEnabled",

@@ -185,7 +185,6 @@ class AverageColumns:
         table.note_changed(heirs)
 
     def of_namespace(self, namespace: str) -> dict[str, BundleAverages]:
-        """Return the averages of the namespace's bundles that have a history."""
         columns = self._rows.columns
         return {
             self._rows.names[row]: BundleAverages(
@@ -201,12 +200,10 @@ class AverageColumns:
         }
 
     def count_samples(self, bundle: str) -> tuple[int, int]:
-        """Return the sample counts of the short-term and long-term average; 0 for an unknown bundle."""
         row, columns = self._rows.by_name.get(bundle), self._rows.columns
         return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))
 
     def awaits_division(self, namespace: str) -> bool:
-        """Return True if a bundle of the namespace inherited only by its share of the hash range."""
         return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
 
 

@@ -205,7 +205,6 @@ class ClusterModel:
         self._controls = controls
 
     def faults(self) -> ReportFaults:
-        """Return the faults of brokers and reports."""
         return self._faults
 
     def set_faults(self, faults: ReportFaults) -> None:

@@ -162,7 +162,6 @@ class BrokerLoad:
         )
 
     def only(self, rows: IntArray) -> BrokerLoad:
-        """Select broker rows."""
         return BrokerLoad(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
@@ -180,7 +179,6 @@ class TopBundles:
     find: Callable[[int], Listed]
 
     def only(self, brokers: IntArray) -> TopBundles:
-        """Select broker rows."""
         rows = brokers.tolist()
         return TopBundles(lambda broker: self.find(rows[broker]))
 

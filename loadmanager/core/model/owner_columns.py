@@ -82,25 +82,20 @@ class RecordedOwners:
                 self.destinations[row] = row_of(ownership.destination)
 
     def all(self) -> set[Registration]:
-        """Return all owners of bundles, including those that are to release them."""
         is_one = np.zeros(self.registrations.size + 1, dtype=bool)
         is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # the last entry is for unowned bundles
         return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
 
     def count_owned(self, registration: Registration) -> int:
-        """Count the bundles of this registration, including those it is to release."""
         return len(self._rows_of(registration))
 
     def list_owned(self, registration: Registration) -> list[str]:
-        """Return the bundles of this registration, including those it is to release."""
         return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
 
     def releasing(self) -> list[str]:
-        """Return the bundles being released."""
         return self._names_where(self._is_recorded(RecordedState.RELEASING))
 
     def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
-        """Return the bundles of these registrations, without those they are to release."""
         wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
         wanted[[known[each] for each in registrations if each in known]] = True
         is_one = wanted[self._rows.columns.owner[: len(self._rows.names)]]

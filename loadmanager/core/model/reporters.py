@@ -203,7 +203,6 @@ class Reporters:
             self._drop(broker, previous[~np.isin(previous, rows)])
 
     def remove(self, broker_id: BrokerId) -> None:
-        """Remove a broker that has left, and its load; its bundles keep their history."""
         broker = self.brokers.pop(broker_id, None)
         if broker is not None:
             self._rows.revision += 1
@@ -241,7 +240,6 @@ class Reporters:
             broker.unknown = None if current.all() else unknown.only(~current)
 
     def unknown_bundles(self) -> dict[BrokerId, set[str]]:
-        """Return, by broker, the namespaces in which its last report names nonexistent bundles."""
         return {
             broker_id: {namespace_of(name) for name in broker.unknown.bundle_names}
             for broker_id, broker in self.brokers.items()
@@ -249,7 +247,6 @@ class Reporters:
         }
 
     def latest(self) -> dict[Registration, LatestReport]:
-        """Return the bundle columns of each broker's last report, sorted by broker name."""
         names, places = self._rows.order().names, self._rows.places()
         return {broker.registration: broker.latest.named(names, places) for broker in self.in_order()}
 

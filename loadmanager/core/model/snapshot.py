@@ -203,7 +203,6 @@ class Brokers:
         return self._preallocated[1]
 
     def with_bundles(self, bundles: Bundles, settled: BoolArray) -> Brokers:
-        """Replace the bundles."""
         return replace(self, bundles=bundles, settled=settled)
 
     def only(self, rows: IntArray, bundles: Bundles) -> Brokers:

@@ -103,7 +103,6 @@ class MoveMemory:
             return cls()
 
     def into(self, state: State) -> State:
-        """Return the state with this memory."""
         return {**state, KEY: {_MEMORY: self}}
 
     def as_json(self) -> dict[str, Any]:

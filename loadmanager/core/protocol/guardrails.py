@@ -163,7 +163,9 @@ def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -
     if move.is_own:
         yield from _check_settling(facts, limits)
         yield from _check_hourly_limit(facts, limits, move.bundle)
-        yield from _check_round_limit(facts, limits, move.bundle)
+        if facts.moves_this_round >= limits.moves_per_round:
+            why = {"moves": facts.moves_this_round, "moves_per_round": limits.moves_per_round}
+            yield _stop(GuardrailReason.ROUND_IS_FULL, move.bundle, **why)
         yield from _check_reports(facts, move)
 
 
@@ -222,12 +224,6 @@ def _check_hourly_limit(facts: ClusterFacts, limits: GuardrailLimits, subject: s
     if facts.moves_this_hour >= limits.moves_per_hour:
         why = {"moves": facts.moves_this_hour, "moves_per_hour": limits.moves_per_hour}
         yield _stop(GuardrailReason.HOUR_IS_FULL, subject, **why)
-
-
-def _check_round_limit(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
-    if facts.moves_this_round >= limits.moves_per_round:
-        why = {"moves": facts.moves_this_round, "moves_per_round": limits.moves_per_round}
-        yield _stop(GuardrailReason.ROUND_IS_FULL, bundle, **why)
 
 
 def _check_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:

@@ -110,7 +110,6 @@ class LevelLoads:
         return np.asarray((self.prices * as_amounts(load)).sum(axis=1))
 
     def names(self) -> list[str]:
-        """Return the names of the resources."""
         return [_NAMES[resource] for resource in self.resources]
 
     def hottest_resources(self) -> list[str]:

@@ -45,19 +45,17 @@ _RATE = (MSG_RATE_IN, MSG_RATE_OUT)
 _THROUGHPUT = (THROUGHPUT_IN, THROUGHPUT_OUT)
 
 
+_IS_ABOVE_PARTNER = (
+    "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+    " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far above it for"
+    " {high_hits} ({=avg_shedder_hit_count_high_threshold})"
+)
+
+
 class AvgSheddingReason(Reason):
     BROKER_ABOVE_PARTNER = entry(
-        (
-            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
-            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
-            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_msg_rate_per_s}"
-            " messages/s"
-        ),
-        (
-            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
-            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
-            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_mib_per_s} MiB/s"
-        ),
+        _IS_ABOVE_PARTNER + ": need {need_msg_rate_per_s} messages/s",
+        _IS_ABOVE_PARTNER + ": need {need_mib_per_s} MiB/s",
     )
     CLOSE_TO_PARTNER = entry(
         (

@@ -72,6 +72,10 @@ _MOST_RAISED = 0.75
 """Maximum usage to which a single large bundle raises the level: the other brokers keep headroom."""
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
+_NO_BETTER_PLACE = (
+    "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of which rest"
+    " where they were put"
+)
 
 
 class LevelReason(Reason):
@@ -116,14 +120,8 @@ class LevelReason(Reason):
         remedy="wait",
     )
     NO_LEVELLING_MOVE = entry(
-        (
-            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
-            f" which rest where they were put, the first for {{seconds_left}} s: {_IS_HOT}"
-        ),
-        (
-            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
-            f" which rest where they were put: {_IS_HOT}"
-        ),
+        _NO_BETTER_PLACE + f", the first for {{seconds_left}} s: {_IS_HOT}",
+        _NO_BETTER_PLACE + f": {_IS_HOT}",
         remedy="split its bundles, or wait for the end of rests and grace periods",
     )
     BUDGET_SPENT = entry(
