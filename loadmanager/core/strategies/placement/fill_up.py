@@ -15,24 +15,22 @@ distribution of their namespace from their assignment on; Pulsar misses them for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
 _CURSOR_END = 1_000_000
 _FULL = 100
-
-UNDERLOADED = KEYS["broker_underloaded_threshold_percentage"]
-OVERLOADED = KEYS["broker_overloaded_threshold_percentage"]
 
 _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
 """Figures that Pulsar shows as quota shares; for display only."""
@@ -72,43 +70,64 @@ class Visited:
     idle: BoolArray
 
 
-FindBest = Callable[[Visited, Rows], int]
-"""Return the best of these positions, which are not empty and ascend."""
+@dataclass(frozen=True, slots=True)
+class FillUp(ABC):
+    """Fill-up placement; a subclass defines the best broker."""
 
+    settings: PlannerSettings
+    best_reason: ClassVar[Reason]
 
-def fill_up(
-    candidates: Rows,
-    bundle: int | None,
-    projection: Projection,
-    state: State,
-    settings: PlannerSettings,
-    find_best: FindBest,
-    key: Callable[[Ranking], FloatArray],
-    best_reason: Reason,
-) -> Placement:
-    """Place one bundle; `key` (M,) orders the candidates, truncated to integers."""
-    if not len(candidates):
-        return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-    ranking = rank_brokers(projection.snapshot, state, settings)
-    ranks = projection.snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
-    visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, projection, ranking)
-    cursor = state.get("cursor", 0)
-    position, reason, best_load = _choose(visited, cursor % len(candidates), settings, find_best, best_reason)
-    broker = int(visited.rows[position])
-    why: dict[str, Figure] = {
-        "usage_percent": float(visited.load[position]),
-        "msg_rate_per_s": float(visited.messages_per_s[position]),
-        "free_bundles": float(visited.free[position]),
-        "candidates": len(candidates),
-        "idle": int(np.count_nonzero(visited.idle)),
-        UNDERLOADED: settings.broker_underloaded_threshold_percentage,
-        OVERLOADED: settings.broker_overloaded_threshold_percentage,
-    }
-    why |= dict(zip(_ALLOCATED, ranking.allocated_percent(broker).tolist(), strict=True))
-    if best_load is not None:
-        why["best_usage_percent"] = best_load
-    following = {"model": ranking.model, "cursor": (cursor + 1) % _CURSOR_END}
-    return Placement(broker, np.array([broker]), reason, why, following)
+    @abstractmethod
+    def rank(self, ranking: Ranking) -> FloatArray:
+        """Return the figure (M,), truncated to an integer, by which the candidates are visited."""
+
+    @abstractmethod
+    def find_best(self, visited: Visited, positions: Rows) -> int:
+        """Return the best of these positions, which are not empty and ascend."""
+
+    def place(
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
+    ) -> Placement:
+        del rng  # nothing is left to chance
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        ranking = rank_brokers(projection.snapshot, state, self.settings)
+        ranks = projection.snapshot.derive((self.best_reason, id(ranking.model)), lambda: whole(self.rank(ranking)))
+        visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, projection, ranking)
+        cursor = state.get("cursor", 0)
+        position, reason, best_load = self._choose(visited, cursor % len(candidates))
+        broker = int(visited.rows[position])
+        why: dict[str, Figure] = {
+            "usage_percent": float(visited.load[position]),
+            "msg_rate_per_s": float(visited.messages_per_s[position]),
+            "free_bundles": float(visited.free[position]),
+            "candidates": len(candidates),
+            "idle": int(np.count_nonzero(visited.idle)),
+            **self.settings.as_figures(
+                "broker_underloaded_threshold_percentage", "broker_overloaded_threshold_percentage"
+            ),
+        }
+        why |= dict(zip(_ALLOCATED, ranking.allocated_percent(broker).tolist(), strict=True))
+        if best_load is not None:
+            why["best_usage_percent"] = best_load
+        following = {"model": ranking.model, "cursor": (cursor + 1) % _CURSOR_END}
+        return Placement(broker, np.array([broker]), reason, why, following)
+
+    def _choose(self, visited: Visited, turn: int) -> tuple[int, Reason, float | None]:
+        """Return the position of the choice, the reason, and the load of the best broker that is not idle, if any."""
+        busy = np.flatnonzero(~visited.idle)
+        if not len(busy):
+            return 0, FillUpReason.IDLE_BROKER_OPENED, None
+        best = self.find_best(visited, busy)
+        load = float(visited.load[best])
+        if load > math.trunc(self.settings.broker_underloaded_threshold_percentage) and visited.idle.any():
+            return int(np.argmax(visited.idle)), FillUpReason.IDLE_BROKER_OPENED, load
+        if self.best_reason is FillUpReason.LEAST_LOADED and load >= _FULL:
+            return turn, FillUpReason.ALL_BROKERS_FULL, load
+        overloaded = math.trunc(self.settings.broker_overloaded_threshold_percentage)
+        if self.best_reason is FillUpReason.LEAST_LOADED and load > overloaded:
+            return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY, load
+        return best, self.best_reason, load
 
 
 def _visit(rows: Rows, bundle: int | None, projection: Projection, ranking: Ranking) -> Visited:
@@ -127,21 +146,3 @@ def _visit(rows: Rows, bundle: int | None, projection: Projection, ranking: Rank
         whole(ranking.capacity[rows] * np.maximum(0, (100 - load) / 100)),
         loaded[rows, -1] + given[rows, -1] == 0,
     )
-
-
-def _choose(
-    visited: Visited, turn: int, settings: PlannerSettings, find_best: FindBest, best_reason: Reason
-) -> tuple[int, Reason, float | None]:
-    """Return the position of the choice, the reason, and the load of the best broker that is not idle, if any."""
-    busy = np.flatnonzero(~visited.idle)
-    if not len(busy):
-        return 0, FillUpReason.IDLE_BROKER_OPENED, None
-    best = find_best(visited, busy)
-    load = float(visited.load[best])
-    if load > math.trunc(settings.broker_underloaded_threshold_percentage) and visited.idle.any():
-        return int(np.argmax(visited.idle)), FillUpReason.IDLE_BROKER_OPENED, load
-    if best_reason is FillUpReason.LEAST_LOADED and load >= _FULL:
-        return turn, FillUpReason.ALL_BROKERS_FULL, load
-    if best_reason is FillUpReason.LEAST_LOADED and load > math.trunc(settings.broker_overloaded_threshold_percentage):
-        return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY, load
-    return best, best_reason, load

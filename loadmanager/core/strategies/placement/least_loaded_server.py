@@ -9,15 +9,11 @@ brokers, and may be the most loaded one of three.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from loadmanager.core.constraints.projection import Projection
-from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.strategies.placement.fill_up import FillUpReason, Visited, fill_up
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
+from loadmanager.core.strategies.placement.fill_up import FillUp, FillUpReason, Visited
+from loadmanager.core.strategies.placement.placement_strategy import Rows
 from loadmanager.core.strategies.ranked_brokers import (
     EXPECTED_CPU,
     EXPECTED_IN,
@@ -29,33 +25,22 @@ from loadmanager.core.strategies.ranked_brokers import (
 _TOLERANCE = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class LeastLoadedServer:
-    settings: PlannerSettings
+class LeastLoadedServer(FillUp):
+    best_reason = FillUpReason.LEAST_LOADED
 
-    def place(
-        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
-    ) -> Placement:
-        del rng  # nothing is left to chance
-        return fill_up(
-            candidates, bundle, projection, state, self.settings, _find_best, _load, FillUpReason.LEAST_LOADED
-        )
+    def rank(self, ranking: Ranking) -> FloatArray:
+        return np.asarray(ranking.percent(ranking.loaded, ranking.given).max(axis=1))
 
-
-def _load(ranking: Ranking) -> FloatArray:
-    return np.asarray(ranking.percent(ranking.loaded, ranking.given).max(axis=1))
-
-
-def _find_best(visited: Visited, positions: Rows) -> int:
-    """Find the best by pairwise comparison in order; each step skips those that are not better."""
-    order = [EXPECTED_MEMORY, EXPECTED_CPU, EXPECTED_IN, EXPECTED_OUT]
-    keys = np.column_stack([visited.load, visited.percent[:, order]])[positions]
-    best = 0
-    while True:
-        above = keys[best + 1 :] - keys[best]
-        far = np.abs(above) > _TOLERANCE
-        far[:, 0] |= ~far.any(axis=1)
-        better = np.take_along_axis(above, far.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0] < 0
-        if not better.any():
-            return int(positions[best])
-        best += 1 + int(better.argmax())
+    def find_best(self, visited: Visited, positions: Rows) -> int:
+        """Find the best by pairwise comparison in order; each step skips those that are not better."""
+        order = [EXPECTED_MEMORY, EXPECTED_CPU, EXPECTED_IN, EXPECTED_OUT]
+        keys = np.column_stack([visited.load, visited.percent[:, order]])[positions]
+        best = 0
+        while True:
+            above = keys[best + 1 :] - keys[best]
+            far = np.abs(above) > _TOLERANCE
+            far[:, 0] |= ~far.any(axis=1)
+            better = np.take_along_axis(above, far.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0] < 0
+            if not better.any():
+                return int(positions[best])
+            best += 1 + int(better.argmax())

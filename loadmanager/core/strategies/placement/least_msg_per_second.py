@@ -6,16 +6,12 @@ idle broker is opened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import Reason, entry
-from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.strategies.placement.fill_up import Visited, fill_up
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
+from loadmanager.core.strategies.placement.fill_up import FillUp, Visited
+from loadmanager.core.strategies.placement.placement_strategy import Rows
 from loadmanager.core.strategies.ranked_brokers import Ranking
 
 
@@ -26,21 +22,11 @@ class ExpectedMessagesReason(Reason):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LeastMsgPerSecond:
-    settings: PlannerSettings
+class LeastMsgPerSecond(FillUp):
+    best_reason = ExpectedMessagesReason.LEAST_EXPECTED_MESSAGES
 
-    def place(
-        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
-    ) -> Placement:
-        del rng  # nothing is left to chance
-        reason = ExpectedMessagesReason.LEAST_EXPECTED_MESSAGES
-        return fill_up(candidates, bundle, projection, state, self.settings, _find_best, _messages, reason)
+    def rank(self, ranking: Ranking) -> FloatArray:
+        return ranking.messages_per_s(ranking.loaded, ranking.given)
 
-
-def _messages(ranking: Ranking) -> FloatArray:
-    return ranking.messages_per_s(ranking.loaded, ranking.given)
-
-
-def _find_best(visited: Visited, positions: Rows) -> int:
-    return int(positions[np.argmin(visited.messages_per_s[positions])])
+    def find_best(self, visited: Visited, positions: Rows) -> int:
+        return int(positions[np.argmin(visited.messages_per_s[positions])])
