@@ -94,11 +94,6 @@ def _drain(case: _Case) -> dict[str, Figure]:
     return {"drained_for_s": max(0, round(snapshot.taken_at_s - since_s))}
 
 
-def _exclusion(case: _Case) -> dict[str, Figure]:
-    del case  # operator controls have no figures
-    return {}
-
-
 def _sickness(case: _Case) -> dict[str, Figure]:
     snapshot = case.question.snapshot
     return dict(snapshot.faults.unwell[snapshot.brokers.ids[case.broker]].why)
@@ -173,7 +168,7 @@ def _describe_excess(its: np.int64, least: np.int64) -> dict[str, Figure]:
 
 _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
     FilterReason.BROKER_DRAINING: _drain,
-    FilterReason.BROKER_EXCLUDED: _exclusion,
+    FilterReason.BROKER_EXCLUDED: lambda _: {},
     FilterReason.BROKER_STUCK: _sickness,
     FilterReason.BROKER_SICK: _sickness,
     FilterReason.SICKER_THAN_OTHERS: _sickness,
