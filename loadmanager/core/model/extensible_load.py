@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -188,13 +188,6 @@ class TopBundles:
         return list(zip(rows.tolist(), throughput.tolist(), strict=True))
 
 
-class NamedLoads(ReportedBundles, Protocol):
-    """Bundle columns of a report: see `BrokerReport`."""
-
-    @property
-    def bundle_cache_bytes(self) -> IntArray: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PublishedLoad:
     """Averaged load published by one broker: see `BrokerLoad`."""
@@ -260,7 +253,7 @@ def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
+def find_busiest(report: ReportedBundles, listed: Listable) -> _Positions:
     """Find the busiest bundles of a report, without idle ones: positions, ascending."""
     candidates = np.flatnonzero(throughput_of(report.bundle_load))
     ranks, most = _ranks(report, candidates), listed.most_bundles
@@ -279,7 +272,7 @@ def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
 
 
 def _find_among_equals(
-    report: NamedLoads, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
+    report: ReportedBundles, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
 ) -> _Positions:
     """Find the busiest bundles where the order of equally busy ones matters."""
     names = report.bundle_names
@@ -348,7 +341,7 @@ class Listable(dict[str, bool]):
         return self[namespace]
 
 
-def _ranks(report: NamedLoads, candidates: _Positions) -> IntArray:
+def _ranks(report: ReportedBundles, candidates: _Positions) -> IntArray:
     """Rank candidates by busyness (n,), equal ranks for equal load: throughput in, out, messages, topics and sessions,
     cache, each rounded to its resolution.
     """

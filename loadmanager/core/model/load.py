@@ -55,7 +55,7 @@ def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
 
 
 class ReportedBundles(Protocol):
-    """Bundle names of a report and, in the same order, the columns below."""
+    """Bundle columns of a report: see `BrokerReport`."""
 
     @property
     def bundle_names(self) -> tuple[str, ...]: ...
@@ -68,6 +68,9 @@ class ReportedBundles(Protocol):
 
     @property
     def bundle_sessions(self) -> IntArray: ...
+
+    @property
+    def bundle_cache_bytes(self) -> IntArray: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
