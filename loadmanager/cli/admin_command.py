@@ -18,7 +18,7 @@ from loadmanager.cli.admin import (
     namespace_commands,
     status_command,
 )
-from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.answer_text import Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
 
@@ -27,59 +27,37 @@ _BASE = "/loadbalance/v1/pulsar"
 _URL = "http://127.0.0.1:8085"
 
 
-def _show_pulsar_status(content: object) -> None:
-    """Print the status as one screen, with each obstacle in a line of its own."""
-    from pydantic import ValidationError  # noqa: PLC0415 - a third of the start of every other command
-
-    from loadmanager.wire.pulsar_records import PulsarServiceStatus  # noqa: PLC0415
-
-    try:
-        status = PulsarServiceStatus.model_validate(content)
-    except ValidationError:  # a process of another version
-        show(content)
-        return
-    age = "none yet" if status.oldest_report_s is None else f"{status.oldest_report_s:.0f} s old"
-    fields = {
-        "mode": status.mode,
-        "cluster": f"{status.cluster}: {status.brokers} brokers, {status.bundles} bundles",
-        "Pulsar's leader": status.pulsars_leader or "none",
-        "Pulsar sheds by itself": _yes(status.pulsar_sheds),
-        "oldest report": age,
-        "failures in succession": f"{status.failures}{', stopped until go-on' if status.stopped else ''}",
-        "misses": str(status.misses),
-        "acts": _yes(status.acting),
+def _status_lines(status: Json, _: int | None) -> list[str]:
+    """Format the status of the process, with each obstacle in a line of its own."""
+    age_s = status["oldestReportS"]
+    unserved = "it has clients, and nobody owns it; a lookup of one of its topics places it"
+    figures = {
+        "mode": status["mode"],
+        "cluster": f"{status['cluster']}: {status['brokers']} brokers, {status['bundles']} bundles",
+        "Pulsar's leader": status["pulsarsLeader"] or "none",
+        "Pulsar sheds by itself": "yes" if status["pulsarSheds"] else "no",
+        "oldest report": "none yet" if age_s is None else f"{age_s:.0f} s old",
+        "failures in succession": f"{status['failures']}{', stopped until go-on' if status['stopped'] else ''}",
+        "misses": status["misses"],
+        "acts": "yes" if status["acting"] else "no",
     }
-    _print(fields)
-    for obstacle in status.obstacles:
-        print(f"  {obstacle}")
-    _print({"unserved bundles": "" if status.unserved else "none"})
-    for bundle in status.unserved:
-        print(f"  {bundle}: it has clients, and nobody owns it; a lookup of one of its topics places it")
-    _print({"faults": "" if status.faults else "none"})
-    for path, fault in status.faults.items():
-        print(f"  {path}: {fault}")
+    return [
+        *(f"{name:24}{figure}" for name, figure in figures.items()),
+        *(f"  {obstacle}" for obstacle in status["obstacles"]),
+        "unserved bundles" if status["unserved"] else f"{'unserved bundles':24}none",
+        *(f"  {bundle}: {unserved}" for bundle in status["unserved"]),
+        "faults" if status["faults"] else f"{'faults':24}none",
+        *(f"  {path}: {fault}" for path, fault in status["faults"].items()),
+    ]
 
 
-def _print(fields: dict[str, str]) -> None:
-    for name, value in fields.items():
-        print(f"{name:24}{value}".rstrip())
-
-
-def _yes(truth: bool) -> str:  # noqa: FBT001 - the value to format
-    return "yes" if truth else "no"
-
-
-def _show_text(content: object) -> None:
-    print(content, end="")
-
-
-@command(PULSAR, "status", shown=_show_pulsar_status, default_url=_URL)
+@command(PULSAR, "status", lines=_status_lines, default_url=_URL)
 def status() -> AdminRequest:
     """Show the state of the process, and what keeps it from acting."""
     return get(_BASE)
 
 
-@command(PULSAR, "diary", shown=_show_text, default_url=_URL)
+@command(PULSAR, "diary", default_url=_URL)
 def diary(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of paragraphs; the newest come last.")] = 60,
 ) -> AdminRequest:
@@ -88,7 +66,7 @@ def diary(
     return AdminRequest("GET", f"{_BASE}/diary", {"rounds": rounds}, for_programs=entries)
 
 
-@command(PULSAR, "scores", shown=_show_text, default_url=_URL)
+@command(PULSAR, "scores", default_url=_URL)
 def scores() -> AdminRequest:
     """Show the imbalance under Pulsar, and under the strategies by the simulator's model."""
     return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
@@ -117,7 +95,7 @@ for _name, _app in {
 }.items():
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status_command.status)
-command(admin, "decisions", shown=decision_commands.show_decisions)(decision_commands.decisions)
+command(admin, "decisions", lines=decision_commands.decisions_lines)(decision_commands.decisions)
 backup_commands.add_to(admin)
-command(admin, "why", shown=decision_commands.show_lineage)(decision_commands.why)
-command(admin, "audit", shown=decision_commands.show_audit)(decision_commands.audit)
+command(admin, "why", lines=decision_commands.lineage_lines)(decision_commands.why)
+command(admin, "audit", lines=decision_commands.audit_lines)(decision_commands.audit)

@@ -16,6 +16,9 @@ from loadmanager.cli.text.text_tables import format_pairs, format_table, get_ter
 Json = Mapping[str, Any]
 """JSON object of an answer, with its keys as sent."""
 
+FormatLines = Callable[[Json, int | None], list[str]]
+"""Layout of an answer for a terminal of this width; None: without a limit."""
+
 RESOURCES = {
     "cpu": "cpu",
     "memory": "memory",
@@ -48,10 +51,10 @@ def show(content: object) -> None:
         case dict():
             _print_object(content)
         case _:
-            print(_format_value(content))
+            print(_format_value(content).removesuffix("\n"))
 
 
-def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int | None], list[str]]) -> None:
+def show_lines(content: object, format_lines: FormatLines) -> None:
     """Print an answer as `format_lines` formats it, or as `show` does if a node of another version sent it."""
     try:
         assert isinstance(content, Mapping)
@@ -139,31 +142,6 @@ _INDENT = "  "
 _PLANNED = "planned"
 
 
-def show_plan(content: object) -> None:
-    """Show the moves of a plan, their effect, and its distance from the best possible."""
-    show_lines(content, _plan_lines)
-
-
-def show_plans(content: object) -> None:
-    """Show the kept plans as a table."""
-    show_lines(content, _plans_lines)
-
-
-def show_execution(content: object) -> None:
-    """Show how many moves of a plan were executed, and the outcome of each."""
-    show_lines(content, _execution_lines)
-
-
-def show_drain(content: object) -> None:
-    """Show the progress of a drain, and the reasons why bundles stay."""
-    show_lines(content, _drain_lines)
-
-
-def show_balance(content: object) -> None:
-    """Show the balance of the load, and the effect of losing a broker or a failure domain."""
-    show_lines(content, _balance_lines)
-
-
 def find_execution(content: object) -> str | None:
     """Return the command that executes a computed plan, None if it moves nothing."""
     if isinstance(content, Mapping) and content.get("state") == "computed" and content.get("steps"):
@@ -197,12 +175,14 @@ def list_blocked(progress: Json) -> list[str]:
     return [*lines, *([f"{_INDENT}and {more} more"] if blocked and more > 0 else [])]
 
 
-def _drain_lines(content: Json, width: int | None) -> list[str]:
+def drain_lines(content: Json, width: int | None) -> list[str]:
+    """Format the progress of a drain, and the reasons why bundles stay."""
     since = f" (begun {format_relative(content['since'], time.time() * 1000)})"
     return [*_bold(f"{summarize_drain(content)}{since}.", width), *list_blocked(content)]
 
 
-def _plan_lines(content: Json, width: int | None) -> list[str]:
+def plan_lines(content: Json, width: int | None) -> list[str]:
+    """Format the moves of a plan, their effect, and its distance from the best possible."""
     lines = _bold(_summarize(content), width)
     lines += wrap_text(f"{content['certificate']['sentence']}.", width, _INDENT)
     if content["steps"]:
@@ -250,7 +230,7 @@ def _changed_brokers(brokers: Json, width: int | None) -> list[str]:
     return _plan_table(["broker", "load before", "after"], rows, width) if rows else []
 
 
-def _plans_lines(content: Json, width: int | None) -> list[str]:
+def plans_lines(content: Json, width: int | None) -> list[str]:
     now_ms = time.time() * 1000
     rows = [
         [
@@ -268,14 +248,16 @@ def _plans_lines(content: Json, width: int | None) -> list[str]:
     return _plan_table(headings, rows, width) if rows else ["No plans."]
 
 
-def _execution_lines(content: Json, width: int | None) -> list[str]:
+def execution_lines(content: Json, width: int | None) -> list[str]:
+    """Format the number of executed moves of a plan, and the outcome of each."""
     steps = content["steps"]
     reason = f"; stopped: {content['reason']}" if content["reason"] else ""
     lines = _bold(f"{content['executed']} of {len(steps)} moves executed{reason}.", width)
     return [*lines, "", *_steps(steps, width)] if steps else lines
 
 
-def _balance_lines(content: Json, width: int | None) -> list[str]:
+def balance_lines(content: Json, width: int | None) -> list[str]:
+    """Format the balance of the load, and the effect of losing a broker or a failure domain."""
     lines = _bold(f"{content['now']['sentence']}.", width)
     if content["lastRound"]:
         lines += wrap_text(f"Last round of shedding: {content['lastRound']['sentence']}.", width)

@@ -13,12 +13,11 @@ import typer
 from loadmanager.cli.admin.answer_text import (
     RESOURCES,
     Json,
+    balance_lines,
+    execution_lines,
     find_execution,
-    show_balance,
-    show_execution,
-    show_lines,
-    show_plan,
-    show_plans,
+    plan_lines,
+    plans_lines,
 )
 from loadmanager.cli.admin.decision_commands import decision_lines
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
@@ -90,7 +89,7 @@ def cancel_unload(bundle: Bundle) -> AdminRequest:
     return delete(_BUNDLES, bundle, "unload")
 
 
-@command(PLANS, "create", shown=show_plan)
+@command(PLANS, "create", lines=plan_lines)
 def create_plan(
     kind: Annotated[
         PlanKind, typer.Argument(help="shed: the next shedding round; drain: empty a broker; moves: the given moves.")
@@ -116,19 +115,19 @@ def _move(text: str) -> dict[str, str]:
     return {"bundle": bundle, "destination": destination}
 
 
-@command(PLANS, "list", shown=show_plans)
+@command(PLANS, "list", lines=plans_lines)
 def list_plans() -> AdminRequest:
     """List the plans that the leader keeps, the newest first."""
     return get(_PLANS)
 
 
-@command(PLANS, "show", shown=show_plan)
+@command(PLANS, "show", lines=plan_lines)
 def get_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
     return replace(get(_PLANS, plan), follow_up=find_execution)
 
 
-@command(PLANS, "execute", shown=show_execution)
+@command(PLANS, "execute", lines=execution_lines)
 def execute_plan(
     plan: _Hash,
     *,
@@ -166,7 +165,7 @@ def controls() -> AdminRequest:
     return get(f"{_BASE}/controls")
 
 
-@command(BALANCER, "balance", shown=show_balance)
+@command(BALANCER, "balance", lines=balance_lines)
 def balance() -> AdminRequest:
     """Show the balance of the load, the best possible one, and whether the fleet could bear the loss of a broker."""
     return get(f"{_BASE}/balance")
@@ -193,22 +192,8 @@ _SHOWN_DECISIONS = 5
 _ANYBODY = "whoever is chosen then"
 
 
-def show_bundle(content: object) -> None:
-    """Show the owner of a bundle and what a round would do with it, then its possible placement and the brokers."""
-    show_lines(content, _bundle_lines)
-
-
-def show_broker(content: object) -> None:
-    """Show what a round would take from a broker and whether it gets bundles, then its figures."""
-    show_lines(content, _broker_lines)
-
-
-def show_why_not(content: object) -> None:
-    """Show the reason why a bundle is not on a broker and the remedy, then all obstacles and both brokers."""
-    show_lines(content, _why_not_lines)
-
-
 def _bundle_lines(content: Json, width: int | None) -> list[str]:
+    """Format the owner of a bundle and what a round would do with it, then its possible placement and the brokers."""
     placement, load = content["placement"], content["load"]
     lines = [*_owner_lines(content, width), ""]
     if placement["chosen"]:
@@ -230,6 +215,7 @@ def _bundle_lines(content: Json, width: int | None) -> list[str]:
 
 
 def _broker_lines(content: Json, width: int | None) -> list[str]:
+    """Format what a round would take from a broker and whether it gets bundles, then its figures."""
     moves = content["wouldShed"]
     would = f"would take {len(moves)} of its bundles" if moves else "would take nothing from it"
     summary = f"{content['brokerId']} is used to {format_number(content['usagePercent'])} %; a round now {would}."
@@ -269,6 +255,7 @@ def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
 
 
 def _why_not_lines(content: Json, width: int | None) -> list[str]:
+    """Format the reason why a bundle is not on a broker and the remedy, then all obstacles and both brokers."""
     answer = content["answer"]
     lines = [style_text(line, "bold") for line in wrap_text(f"{answer['sentence']}.", width)]
     if answer["change"]:
@@ -354,19 +341,19 @@ def _figure(value: object) -> str:
     return format_number(value) if isinstance(value, float) else str(value)
 
 
-@command(EXPLAIN, "bundle", shown=show_bundle)
+@command(EXPLAIN, "bundle", lines=_bundle_lines)
 def explain_bundle(bundle: Bundle) -> AdminRequest:
     """Explain why a bundle is at its broker."""
     return get(f"{_BASE}/explain/bundle", bundle)
 
 
-@command(EXPLAIN, "broker", shown=show_broker)
+@command(EXPLAIN, "broker", lines=_broker_lines)
 def explain_broker(broker: Broker) -> AdminRequest:
     """Explain what a round would do with a broker, and why."""
     return get(f"{_BASE}/explain/broker", broker)
 
 
-@command(EXPLAIN, "why-not", shown=show_why_not)
+@command(EXPLAIN, "why-not", lines=_why_not_lines)
 def explain_why_not(bundle: Bundle, broker: Broker) -> AdminRequest:
     """Explain why a bundle is not on a broker, and what would have to change."""
     return get(f"{_BASE}/explain/why-not", bundle=bundle, broker=broker)

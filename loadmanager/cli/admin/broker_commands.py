@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin.answer_text import show_drain
+from loadmanager.cli.admin.answer_text import drain_lines
 from loadmanager.cli.admin.drain_commands import drain, rolling_restart
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, command, group
@@ -92,11 +92,11 @@ def get_runtime_config() -> AdminRequest:
     return get(_BASE, "configuration", "runtime")
 
 
-command(APP, "drain", shown=show_drain)(drain)
+command(APP, "drain", lines=drain_lines)(drain)
 command(APP, "rolling-restart")(rolling_restart)
 
 
-@command(APP, "drain-status", shown=show_drain)
+@command(APP, "drain-status", lines=drain_lines)
 def drain_status(broker: Broker) -> AdminRequest:
     """Show the progress of a drain, and its expected end."""
     return get(_OWN, broker, "drain")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from loadmanager.cli.admin.answer_text import Json, show
+from loadmanager.cli.admin.answer_text import Json, show_lines
 from loadmanager.cli.admin.node_requests import (
     AdminRequest,
     NodeRefusedError,
@@ -61,15 +61,12 @@ def _effect(entry: Json) -> str:
     return f"{predicted}, measured {format_number(measured['imbalanceAfter'])}" if measured else predicted
 
 
-def show_decisions(content: object) -> None:
-    """Print decisions, the newest last."""
-    if not isinstance(content, Mapping) or "decisions" not in content:
-        show(content)
-        return
-    width, now_ms = get_terminal_width(), time.time() * 1000
+def decisions_lines(content: Json, width: int | None) -> list[str]:
+    """Format decisions, the newest last."""
+    now_ms, lines = time.time() * 1000, list[str]()
     for entry in reversed(content["decisions"]):
-        for line in decision_lines(entry, width, lambda at_ms: format_relative(at_ms, now_ms)):
-            print(line)
+        lines += decision_lines(entry, width, lambda at_ms: format_relative(at_ms, now_ms))
+    return lines
 
 
 def show_with_time(entry: Json) -> None:
@@ -243,20 +240,14 @@ def audit(
     return get("/loadbalance/v1/audit", limit=limit, **times)
 
 
-def show_audit(content: object) -> None:
-    """Print the entries, the newest last."""
-    if not isinstance(content, Mapping) or "entries" not in content:
-        show(content)
-        return
-    now_ms, width = time.time() * 1000, get_terminal_width()
-    for entry in reversed(content["entries"]):
-        for line in _lines(entry, width, now_ms):
-            print(line)
-    if not content["entries"]:
-        print("nobody has changed anything")
+def audit_lines(content: Json, width: int | None) -> list[str]:
+    """Format the entries of the audit log, the newest last."""
+    now_ms = time.time() * 1000
+    lines = [line for entry in reversed(content["entries"]) for line in _operation_lines(entry, width, now_ms)]
+    return lines or ["nobody has changed anything"]
 
 
-def _lines(entry: Json, width: int | None, now_ms: float) -> list[str]:
+def _operation_lines(entry: Json, width: int | None, now_ms: float) -> list[str]:
     verb = entry["operation"].split(" ", 1)[0]
     when = f"{format_clock(entry['at'])} ({format_relative(entry['at'], now_ms)})"
     head = wrap_text(f"{when}  {entry['who']} from {entry['from']}  {verb} {entry['path']}  {entry['status']}", width)
@@ -296,17 +287,9 @@ def why(
         if service.as_json:
             show_json(lineage)
         else:
-            show_lineage(lineage)
+            show_lines(lineage, lineage_lines)
 
     return procedure
-
-
-def show_lineage(content: object) -> None:
-    """Print the lineage of a bundle, the newest entry last."""
-    if not isinstance(content, Mapping) or "entries" not in content:
-        show(content)
-        return
-    print("\n".join(_lineage_lines(content, get_terminal_width())))
 
 
 def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:
@@ -328,7 +311,8 @@ def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int
         fail(f"--history {url}: {error}", EXIT_FAILURE)
 
 
-def _lineage_lines(lineage: Json, width: int | None) -> list[str]:
+def lineage_lines(lineage: Json, width: int | None) -> list[str]:
+    """Format the lineage of a bundle, the newest entry last."""
     now_ms = time.time() * 1000
     lines = [style_text(line, "bold") for line in wrap_text(_summary(lineage, now_ms), width)]
     if lineage["omitted"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 import typer
 
-from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.answer_text import FormatLines, show, show_lines
 from loadmanager.cli.admin.node_requests import (
     ASKING_ERRORS,
     DEFAULT_URL,
@@ -59,12 +59,13 @@ def group(help_text: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = DEFAULT_URL
+    app: typer.Typer, name: str, *, lines: FormatLines | None = None, default_url: str = DEFAULT_URL
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Register a function that returns a request as the command `name`, with the options of every command.
 
-    `shown` prints the answer for people. A command of several requests returns a `Procedure`.
+    `lines` formats the answer for people. A command of several requests returns a `Procedure`.
     """
+    show_it = show if lines is None else partial(show_lines, format_lines=lines)
 
     def register(make: Callable[..., Made]) -> Callable[..., Made]:
         @wraps(make)
@@ -84,7 +85,7 @@ def command(
             options = words_to_repeat(token_file, tls_trust_certs, tls_certificate, tls_key)
             service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls, options)
             try:
-                _run(make(**given), service, shown)
+                _run(make(**given), service, show_it)
                 sys.stdout.flush()
             except BrokenPipeError:
                 write_nowhere()
@@ -108,12 +109,12 @@ def command(
     return register
 
 
-def _run(made: AdminRequest | Procedure, service: Service, shown: Callable[[object], None]) -> None:
+def _run(made: AdminRequest | Procedure, service: Service, show_it: Callable[[object], None]) -> None:
     if not isinstance(made, AdminRequest):
         made(service)
         return
     request = made.for_programs if service.as_json and made.for_programs is not None else made
-    _execute(request, service, show_json if service.as_json else shown)
+    _execute(request, service, show_json if service.as_json else show_it)
 
 
 def _shared_options(
