@@ -21,6 +21,7 @@ from loadmanager.cli.admin import (
 from loadmanager.cli.admin.answer_text import Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
+from loadmanager.cli.text.numbers import format_quantity
 
 PULSAR = group("Control a process beside a Pulsar (`loadmanager pulsar`); its default port is 8085.")
 _BASE = "/loadbalance/v1/pulsar"
@@ -31,9 +32,10 @@ def _status_lines(status: Json, _: int | None) -> list[str]:
     """Format the status of the process, with each obstacle in a line of its own."""
     age_s = status["oldestReportS"]
     unserved = "it has clients, and nobody owns it; a lookup of one of its topics places it"
+    brokers, bundles = format_quantity(status["brokers"], "broker"), format_quantity(status["bundles"], "bundle")
     figures = {
         "mode": status["mode"],
-        "cluster": f"{status['cluster']}: {status['brokers']} brokers, {status['bundles']} bundles",
+        "cluster": f"{status['cluster']}: {brokers}, {bundles}",
         "Pulsar's leader": status["pulsarsLeader"] or "none",
         "Pulsar sheds by itself": "yes" if status["pulsarSheds"] else "no",
         "oldest report": "none yet" if age_s is None else f"{age_s:.0f} s old",

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from rich.cells import cell_len
 
-from loadmanager.cli.text.numbers import format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.numbers import format_duration, format_number, format_quantity, format_relative, format_size
 from loadmanager.cli.text.text_tables import format_pairs, format_table, get_terminal_width, style_text, wrap_text
 
 Json = Mapping[str, Any]
@@ -152,11 +152,12 @@ def find_execution(content: object) -> str | None:
 def summarize_drain(progress: Json) -> str:
     """Summarize the progress of a drain in one sentence."""
     if progress["state"] == "done":
-        return f"{progress['broker']} is drained: {progress['moved']} bundles moved; it can be stopped"
+        moved = format_quantity(progress["moved"], "bundle")
+        return f"{progress['broker']} is drained: {moved} moved; it can be stopped"
     if progress["state"] == "returning":
         waiting = [f"; {each['bundle']}: {each['why']}" for each in progress["blocked"][:1]]
         return f"{progress['broker']} gets its bundles back: {progress['bundlesLeft']} left{''.join(waiting)}"
-    left, eta_s = progress["bundlesLeft"], progress["etaS"]
+    left, eta_s = format_quantity(progress["bundlesLeft"], "bundle"), progress["etaS"]
     estimate = (
         f", about {format_duration(eta_s)} to go at {format_number(progress['ratePerS'])}/s"
         if eta_s is not None
@@ -164,7 +165,7 @@ def summarize_drain(progress: Json) -> str:
     )
     failed = f", {progress['failed']} not let go" if progress["failed"] else ""
     state = "is blocked" if progress["state"] == "blocked" else "is being drained"
-    return f"{progress['broker']} {state}: {left} bundles left, {progress['moved']} moved{failed}{estimate}"
+    return f"{progress['broker']} {state}: {left} left, {progress['moved']} moved{failed}{estimate}"
 
 
 def list_blocked(progress: Json) -> list[str]:
@@ -199,7 +200,8 @@ def _summarize(content: Json) -> str:
         return f"Plan ({content['kind']}): nothing to move; imbalance {format_number(effect['imbalanceBefore'])}."
     moved = f"{format_number(effect['loadMovedPercent'])} % of the load ({format_size(effect['loadMovedBytesPerS'])}/s)"
     imbalance = f"{format_number(effect['imbalanceBefore'])} -> {format_number(effect['imbalanceAfter'])}"
-    clients = f"{effect['clientsDisturbed']} clients reconnect"
+    disturbed = effect["clientsDisturbed"]
+    clients = "1 client reconnects" if disturbed == 1 else f"{disturbed} clients reconnect"
     bundles = f"{effect['bundlesMoved']} {'bundle moves' if effect['bundlesMoved'] == 1 else 'bundles move'}"
     what = f"{bundles}, {moved}; {clients}; imbalance {imbalance}"
     return f"Plan ({content['kind']}): {what}."
@@ -266,13 +268,31 @@ def balance_lines(content: Json, width: int | None) -> list[str]:
     return lines
 
 
+def churn_lines(content: Json, width: int | None) -> list[str]:
+    """Format the load that shedding has moved recently, and what the circuit breaker has stopped."""
+    pairs = [
+        (f"moved {what}", f"{format_number(content[key])} % of the load")
+        for what, key in (
+            ("within the hour", "movedWithinHourPercent"),
+            ("again within 2 h", "movedAgainPercent"),
+            ("back within 4 h", "movedBackPercent"),
+        )
+    ]
+    stopped_s, frozen = content["sheddingStoppedSecondsLeft"], content["frozenBundles"]
+    stops = [f"has stopped shedding for {format_duration(stopped_s)} more"] if content["sheddingStopped"] else []
+    stops += [f"keeps {format_quantity(len(frozen), 'bundle')} in place"] if frozen else []
+    lines = format_pairs([*pairs, ("breaker", "; ".join(stops) or "has stopped nothing")], width)
+    rows = [[each["bundle"], format_duration(each["secondsLeft"])] for each in frozen]
+    return [*lines, "", *format_table(["kept bundle", "for"], rows, width)] if rows else lines
+
+
 def _loss_parts(what: str, loss: Json) -> Iterator[str]:
     borne = "can be borne" if loss["isBorne"] else "cannot be borne"
     yield f"Loss of the worst {what}, {loss['lost']}, {borne}"
     placed, bound = (format_number(loss[key]) for key in ("placedPercent", "boundPercent"))
     yield f"highest usage {placed} %, best possible {bound} %"
     if loss["stranded"]:
-        yield f"{loss['stranded']} bundles that no broker may own"
+        yield f"{format_quantity(loss['stranded'], 'bundle')} that no broker may own"
 
 
 def _plan_table(headings: list[str], rows: list[list[str]], width: int | None) -> list[str]:

@@ -17,6 +17,7 @@ import typer
 from loadmanager.cli.admin.node_requests import Service, put
 from loadmanager.cli.admin.request_command import Procedure, command
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.numbers import format_quantity
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.errors import InvalidRecordError
 from loadmanager.util.atomic_write import whole
@@ -49,7 +50,8 @@ def export(
         write_lines(text.splitlines())
     else:
         _write(text, Path(file))
-        print(f"saved to {file}: {len(operator_config.namespaces or {})} namespaces", file=sys.stderr)
+        saved = format_quantity(len(operator_config.namespaces or {}), "namespace")
+        print(f"saved to {file}: {saved}", file=sys.stderr)
     for fault in faults:
         print(f"left out: {fault}", file=sys.stderr)
     if faults:

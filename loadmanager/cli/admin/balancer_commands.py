@@ -14,6 +14,7 @@ from loadmanager.cli.admin.answer_text import (
     RESOURCES,
     Json,
     balance_lines,
+    churn_lines,
     execution_lines,
     find_execution,
     plan_lines,
@@ -22,7 +23,15 @@ from loadmanager.cli.admin.answer_text import (
 from loadmanager.cli.admin.decision_commands import decision_lines
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import Broker, Bundle, command, group
-from loadmanager.cli.text.numbers import MIB, format_count, format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.numbers import (
+    MIB,
+    format_count,
+    format_duration,
+    format_number,
+    format_quantity,
+    format_relative,
+    format_size,
+)
 from loadmanager.cli.text.text_tables import format_pairs, format_table, style_text, wrap_text
 
 BUNDLES = group("Merge, pin and freeze bundles, and cancel their unloads.")
@@ -171,7 +180,7 @@ def balance() -> AdminRequest:
     return get(f"{_BASE}/balance")
 
 
-@command(BALANCER, "churn")
+@command(BALANCER, "churn", lines=churn_lines)
 def churn() -> AdminRequest:
     """Show what shedding has moved recently, and what the breaker has stopped."""
     return get(f"{_BASE}/churn")
@@ -201,15 +210,19 @@ def _bundle_lines(content: Json, width: int | None) -> list[str]:
     lines += _sentence(placement["verdict"], width)
     if placement["runnerUp"]:
         lines += wrap_text(f"runner-up: {placement['runnerUp']['sentence']}", width, _INDENT)
-    lines += [f"{_INDENT}{name} kept away {number} brokers" for name, number in placement["dropped"].items()]
-    rates, of_broker, of_all = load["shortTerm"], load["shareOfBrokerPercent"], load["shareOfClusterPercent"]
-    sampled = f"{load['longSamples']} samples{_age(content['inputs']['sampleAgeS'])}"
+    for name, number in placement["dropped"].items():
+        lines.append(f"{_INDENT}{name} kept away {format_quantity(number, 'broker')}")
+    rates, owner = load["shortTerm"], content["ownership"]["owner"]
+    of_all = format_number(load["shareOfClusterPercent"])
+    of_broker = f"{format_number(load['shareOfBrokerPercent'])} % of the bytes of its broker, {of_all} % of all"
+    sampled = f"{format_quantity(load['longSamples'], 'sample')}{_age(content['inputs']['sampleAgeS'])}"
+    topics = format_quantity(load["topics"], "topic")
     figures = [
-        ("load", f"{_rates(rates, 'In')} in; {_rates(rates, 'Out')} out; {load['topics']} topics"),
-        ("share", f"{format_number(of_broker)} % of the bytes of its broker, {format_number(of_all)} % of all"),
+        ("load", f"{_rates(rates, 'In')} in; {_rates(rates, 'Out')} out; {topics}"),
+        ("share", of_broker if owner else f"{of_all} % of all bytes"),
         ("known from", load["takenFrom"] or sampled),
     ]
-    roles = {placement["chosen"]: "would get it", content["ownership"]["owner"]: "has it"}
+    roles = {placement["chosen"]: "would get it", owner: "has it"}
     standings = _standings(placement["standings"], width, roles)
     return [*lines, "", *format_pairs(figures, width), "", *standings, *_last(content["decisions"], width)]
 
@@ -240,6 +253,7 @@ def _broker_lines(content: Json, width: int | None) -> list[str]:
 def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
     standing = content["standing"]
     rates = f"{format_count(standing['msgRatePerS'])} messages/s, {_bytes_rate(standing['mibPerS'])}"
+    contents = f"{format_quantity(standing['topics'], 'topic')}, {format_quantity(standing['bundles'], 'bundle')}"
     thresholds = ", ".join(f"{key} {_figure(value)}" for key, value in content["thresholds"].items())
     used = {
         name: "unknown" if content["resources"][key] is None else f"{format_number(content['resources'][key])} %"
@@ -247,7 +261,7 @@ def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
     }
     return [
         ("usage", ", ".join(f"{name} {percent}" for name, percent in used.items())),
-        ("load", f"{rates}; {standing['topics']} topics, {standing['bundles']} bundles"),
+        ("load", f"{rates}; {contents}"),
         ("report", _age(content["inputs"]["reportAgeS"]).removeprefix(", ") or "none"),
         ("decides", f"{content['sheddingStrategy']}{': ' if thresholds else ''}{thresholds}"),
         ("all brokers", content["certificate"]["sentence"]),

@@ -23,7 +23,7 @@ from loadmanager.cli.admin.answer_text import list_blocked, summarize_drain
 from loadmanager.cli.admin.node_requests import AdminRequest, NodeRefusedError, NoNodeReachableError, Service, get, put
 from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Broker, Procedure, show_json
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.text.numbers import format_duration, read_duration
+from loadmanager.cli.text.numbers import format_duration, format_quantity, read_duration
 
 EXIT_TIMEOUT = 4
 EXIT_BLOCKED = 5
@@ -83,7 +83,8 @@ class DrainWaiter:
             show_json(self._progress)
         else:
             took = format_duration(time.monotonic() - self._began_s)
-            print(f"{self._broker} is drained: {self._progress['moved']} bundles moved in {took}; it can be stopped")
+            moved = format_quantity(self._progress["moved"], "bundle")
+            print(f"{self._broker} is drained: {moved} moved in {took}; it can be stopped")
 
     def wait(self, service: Service) -> None:
         """Start the drain, and wait until the broker owns no bundle."""

@@ -22,6 +22,7 @@ from loadmanager.cli.text.numbers import (
     format_count,
     format_duration,
     format_number,
+    format_quantity,
     format_relative,
     format_size,
 )
@@ -129,7 +130,7 @@ def draw(seen: Json, width: int, height: int) -> list[str]:
 def _head(seen: Json, width: int) -> list[str]:
     leader, faults = seen["leader"], seen["faults"]
     unowned = f", {seen['unowned']} not yet assigned" if seen["unowned"] else ""
-    brokers = f"{len(seen['brokers']['id'])} brokers, {seen['bundles']} bundles{unowned}"
+    brokers, bundles = format_quantity(len(seen["brokers"]["id"]), "broker"), format_quantity(seen["bundles"], "bundle")
     nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
     rows = [(_NO_LEADER, f"nothing is assigned or moved; {nodes}")]
     if leader:
@@ -145,17 +146,17 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
     rows += [(_FAULT, f"{path}: {fault}") for path, fault in list(faults.items())[:_MOST_SHOWN]]
     if len(faults) > _MOST_SHOWN:
-        rows.append(("", f"and {len(faults) - _MOST_SHOWN} more faults"))
+        rows.append(("", f"and {format_quantity(len(faults) - _MOST_SHOWN, 'more fault')}"))
     if available := seen.get("availableNamespaces"):
         named = ", ".join(available) if len(available) <= _MOST_SHOWN else f"{len(available)} namespaces"
         rows.append((_AVAILABLE, f"topics of {named} may have two owners (availableNamespaces)"))
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
-    title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"
+    title = f"{brokers}, {bundles}{unowned}; {format_clock(seen['at'])}, by {seen['node']}"
     return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]
 
 
 def _describe_unserved(found: Json) -> str:
-    return f"{found['bundles']} bundles of {found['broker']}: {found['why']}; {found['remedy']}"
+    return f"{format_quantity(found['bundles'], 'bundle')} of {found['broker']}: {found['why']}; {found['remedy']}"
 
 
 def _balancing_limits(balancing: Json) -> list[str]:
@@ -164,7 +165,7 @@ def _balancing_limits(balancing: Json) -> list[str]:
         f"frozen: {balancing['frozen']}": balancing["frozen"],
         "dry run: nothing is moved": balancing["dryRun"],
         f"the breaker has stopped shedding for {format_duration(breaker['stoppedS'])} more": breaker["stoppedS"],
-        f"the breaker keeps {breaker['bundles']} bundles where they are": breaker["bundles"],
+        f"the breaker keeps {format_quantity(breaker['bundles'], 'bundle')} in place": breaker["bundles"],
         "nothing can move": balancing.get("cannotMove"),
         "limits keep bundles where they are": balancing.get("limits"),
     }
@@ -181,7 +182,7 @@ def _moving(seen: Json) -> str:
     first = seen["moving"][0] if seen["moving"] else None
     others = seen["movingInAll"] - 1
     if first is None:
-        return f"{seen['movingInAll']} bundles"
+        return format_quantity(seen["movingInAll"], "bundle")
     age = format_relative(first["since"], seen["at"])
     text = f"{first['bundle']} from {first['source']} to {first['destination'] or 'nobody yet'}, since {age}"
     return f"{text}{f', and {others} more' if others else ''}"
@@ -234,7 +235,7 @@ def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str
         "used": f"{columns['highest'][row]:3.0f} %",
         "most": RESOURCES[most] if columns[most][row] else "",
         "load": f"{format_count(columns['msgRate'][row])}/s, {format_size(columns['throughput'][row])}/s",
-        "bundles": f"{columns['bundles'][row]} bundles",
+        "bundles": format_quantity(columns["bundles"][row], "bundle"),
         "state": text,
     }
 

@@ -34,6 +34,11 @@ def format_number(figure: float) -> str:
     return f"{float(f'{figure:.{_DIGITS}g}'):.10f}".rstrip("0").rstrip(".")
 
 
+def format_quantity(number: int, noun: str) -> str:
+    """Format a number with its noun: 1 bundle, 2 bundles."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_count(figure: float) -> str:
     """Format a number in short form: 12.3k."""
     return _scale(figure, _THOUSAND, _COUNTS, "")

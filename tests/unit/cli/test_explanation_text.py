@@ -115,7 +115,9 @@ def test_bundle_explanation_shows_moves_rules_and_missing_owners(node: Recording
         "",
     ]
     free = a_bundle(ownership={**OWNERSHIP, "state": "Free", "owner": None, "age_s": None})
-    assert shown(node, f"bundle {BUNDLE}", free)[0] == f"{BUNDLE} has no owner."
+    lines = shown(node, f"bundle {BUNDLE}", free)
+    assert lines[0] == f"{BUNDLE} has no owner."
+    assert "share       0.229 % of all bytes" in lines, "it has no broker of whose bytes it could have a part"
 
 
 def test_broker_explanation_shows_moves_and_obstacles(node: RecordingNode) -> None:

@@ -9,7 +9,15 @@ from support.command_line import run_admin
 from support.recording_node import RecordingNode
 
 from loadmanager.cli.admin.node_requests import URL_VARIABLE, Service
-from loadmanager.wire.plan_bodies import BalanceAnswer, DrainProgress, ExecutionAnswer, PlanAnswer, PlansAnswer
+from loadmanager.wire.plan_bodies import (
+    BalanceAnswer,
+    ChurnAnswer,
+    DrainProgress,
+    ExecutionAnswer,
+    FrozenBundle,
+    PlanAnswer,
+    PlansAnswer,
+)
 from loadmanager.wire.validation import WireModel
 
 BUNDLE = "t/ns/0x00000000_0x80000000"
@@ -163,6 +171,41 @@ def test_balance_is_shown_in_sentences(node: RecordingNode) -> None:
         "Last round of shedding: Heat 1 after 2: no assignment can be below 1.",
         LOSS,
     ]
+
+
+def test_churn_is_shown_with_what_the_breaker_has_stopped(node: RecordingNode) -> None:
+    quiet = ChurnAnswer(
+        moved_within_hour_percent=3.14159,
+        moved_again_percent=0.0,
+        moved_back_percent=0.0,
+        shedding_stopped=False,
+        shedding_stopped_seconds_left=0,
+        frozen_bundles=[],
+    )
+    moved = [
+        "moved within the hour   3.14 % of the load",
+        "moved again within 2 h  0 % of the load",
+        "moved back within 4 h   0 % of the load",
+    ]
+    assert shown(node, "balancer churn", quiet) == [*moved, "breaker                 has stopped nothing"]
+    frozen = [FrozenBundle(bundle=BUNDLE, seconds_left=300)]
+    stopped = {"shedding_stopped": True, "shedding_stopped_seconds_left": 720, "frozen_bundles": frozen}
+    assert shown(node, "balancer churn", quiet.model_copy(update=stopped)) == [
+        *moved,
+        "breaker                 has stopped shedding for 12 min more; keeps 1 bundle in place",
+        "",
+        "kept bundle                 for",
+        "─────────────────────────────────",
+        f"{BUNDLE}  5 min",
+    ]
+
+
+def test_one_thing_is_named_in_the_singular(node: RecordingNode) -> None:
+    effect = a_plan().effect.model_copy(update={"clients_disturbed": 1})
+    assert "; 1 client reconnects; " in shown(node, "plans show abc", a_plan(effect=effect))[0]
+    fields = {"broker": "b1:8080", "since": 1, "moved": 1, "failed": 0, "rate_per_s": 0.0, "eta_s": 0, "blocked": []}
+    done = DrainProgress.model_validate(fields | {"state": "done", "bundles_left": 0})
+    assert shown(node, "brokers drain-status b1:8080", done)[0].startswith("b1:8080 is drained: 1 bundle moved; ")
 
 
 def test_printed_command_omits_the_url_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
