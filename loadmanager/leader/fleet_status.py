@@ -19,6 +19,7 @@ from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.mirror.cluster_mirror import stuck_brokers, unserved_bundles
 from loadmanager.net.auth.gate import is_open_to_anyone
+from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
 from loadmanager.wire.http_bodies import ShownLimit, UnplaceableNamespaces
 
@@ -45,7 +46,9 @@ class FleetStatus:
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
         """Return the current `wire.fleet_bodies.FleetBody`, without `at`."""
         node, mirror = self._node, self._node.mirror
-        summary, controls, leader = mirror.model.summary(), mirror.operator_config.controls, mirror.leader
+        summary, controls = mirror.model.summary(), mirror.operator_config.controls
+        # Without a lease the mirror may be of a former session, and another node may lead by now.
+        leader = mirror.leader if clock.now_s() < node.store.lease_valid_until_s else None
         highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,

@@ -116,10 +116,11 @@ class Unserved(WireModel):
 
 
 class FleetBody(WireModel):
-    """Fleet status. `is_whole`: the leader has answered, so drains, the breaker, sick and rejected brokers, and the
-    `lower_bound` are known. That is the lowest possible `highest` at the time of the last round; null before the first
-    round, as `mean` is without brokers. `moving` lists only some bundles. `faults` are by znode. `open_to_anyone`:
-    callers from other hosts need no token. Topics of `available_namespaces` may have two owners.
+    """Fleet status. `leader` is null without one, and while the node has no lease. `is_whole`: the leader has answered,
+    so drains, the breaker, sick and rejected brokers, and the `lower_bound` are known. That is the lowest possible
+    `highest` at the time of the last round; null before the first round, as `mean` is without brokers. `moving` lists
+    only some bundles. `faults` are by znode. `open_to_anyone`: callers from other hosts need no token. Topics of
+    `available_namespaces` may have two owners.
     """
 
     at: int

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from pydantic import SecretStr
 from support.events import Events
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.tokens import CLOSED, SECRET, bearer, token_of
@@ -65,6 +66,12 @@ async def test_fleet_has_a_column_per_figure_and_names_the_leader(cluster: Clust
     cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
     assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
     assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None, "limits": []}
+
+
+async def test_node_without_a_lease_names_no_leader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    (node,) = cluster.nodes
+    monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
+    assert (await node.get(FLEET)).json()["leader"] is None
 
 
 async def test_drain_is_the_state_of_a_broker(cluster: Cluster) -> None:
