@@ -66,14 +66,12 @@ class BrokerHandlers:
             ),
         ]
 
-    async def list_brokers(self, request: web.Request) -> web.Response:
+    async def list_brokers(self, _: web.Request) -> web.Response:
         """Return the registered brokers."""
-        del request
         return json_response(sorted(self._node.mirror.brokers))
 
-    async def leader(self, request: web.Request) -> web.Response:
+    async def leader(self, _: web.Request) -> web.Response:
         """Return the leading node of this service; 404 without a leader."""
-        del request
         leader = self._node.mirror.leader
         if leader is None:
             return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
@@ -92,9 +90,8 @@ class BrokerHandlers:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         return web.Response(text="ok")
 
-    async def version(self, request: web.Request) -> web.Response:
+    async def version(self, _: web.Request) -> web.Response:
         """Return the version of this node."""
-        del request
         return web.Response(text=__version__)
 
     async def owned(self, request: web.Request) -> web.Response:
@@ -173,14 +170,12 @@ class BrokerStatsHandlers:
         record = await self._node.reports.read(broker_id)
         return json_bytes(await asyncio.to_thread(encode_local_broker_data, record))
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, _: web.Request) -> web.Response:
         """Return the usage of each broker in per cent, in the form of a Pulsar broker's own metrics."""
-        del request
         return json_response(await asyncio.to_thread(_metrics, self._node.planner.snapshot()))
 
-    async def availability(self, request: web.Request) -> web.Response:
+    async def availability(self, _: web.Request) -> web.Response:
         """Answer 409, as all but the oldest load manager of Pulsar do."""
-        del request
         return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/fleet for their loads")
 
 

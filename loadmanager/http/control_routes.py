@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from http import HTTPStatus
 from typing import TypeVar
 
 from aiohttp import web
 
 from loadmanager.core.domain.controls import Controls
-from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.http.audit_middleware import noting
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import Operation, read
-from loadmanager.http.request_bodies import parse_body
+from loadmanager.http.request_bodies import parse_body, parse_bundle
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole
@@ -30,12 +29,8 @@ _Value = TypeVar("_Value")
 _Change = Callable[[Controls], Controls]
 
 
-class ControlHandlers:
+class ControlHandlers(LeaderHandlers[Candidate]):
     """Operator controls: any node reads them, the leader changes them. Removing an absent control succeeds."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         return [*self.of_balancing(), *self._of_placement()]
@@ -68,9 +63,8 @@ class ControlHandlers:
             Operation("DELETE", f"{_OURS}/dry-run", self.wet_run, AccessRole.OPERATE, statuses=done),
         ]
 
-    async def get_controls(self, request: web.Request) -> web.Response:
+    async def get_controls(self, _: web.Request) -> web.Response:
         """Return all controls in force."""
-        del request
         return json_response(data_of(self._node.mirror.operator_config.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
@@ -108,7 +102,7 @@ class ControlHandlers:
 
     async def pin(self, request: web.Request) -> web.Response:
         """Pin the bundle to a broker."""
-        bundle, wanted = _bundle_of(request), await parse_body(request, Pin)
+        bundle, wanted = parse_bundle(request), await parse_body(request, Pin)
         broker = BrokerId(wanted.broker)
 
         def check() -> None:
@@ -121,12 +115,12 @@ class ControlHandlers:
 
     async def unpin(self, request: web.Request) -> web.Response:
         """Unpin the bundle."""
-        bundle = str(_bundle_of(request))
+        bundle = str(parse_bundle(request))
         return await self._change(request, lambda controls: replace(controls, pinned=_without(controls.pinned, bundle)))
 
     async def freeze_bundle(self, request: web.Request) -> web.Response:
         """Freeze the bundle: the balancer does not move it."""
-        bundle, why = _bundle_of(request), await parse_body(request, Reasoned)
+        bundle, why = parse_bundle(request), await parse_body(request, Reasoned)
 
         def change(controls: Controls) -> Controls:
             return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
@@ -135,7 +129,7 @@ class ControlHandlers:
 
     async def thaw_bundle(self, request: web.Request) -> web.Response:
         """Let the balancer move the bundle again."""
-        bundle = str(_bundle_of(request))
+        bundle = str(parse_bundle(request))
         return await self._change(
             request, lambda controls: replace(controls, frozen_bundles=_without(controls.frozen_bundles, bundle))
         )
@@ -162,11 +156,10 @@ class ControlHandlers:
     ) -> web.Response:
         """Change the controls on the leader, if `check` passes there."""
 
-        async def act() -> web.Response:
+        async def act() -> None:
             self._node.get_term()  # only the leader has certainly the current controls
             check()
             await noting(request, self._node.operators.update_controls, change, data_of)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
 
@@ -181,12 +174,6 @@ class ControlHandlers:
 
 def _broker_of(request: web.Request) -> BrokerId:
     return BrokerId(request.match_info["broker"])
-
-
-def _bundle_of(request: web.Request) -> BundleName:
-    names = request.match_info
-    namespace = NamespaceName.of(names["tenant"], names["namespace"])
-    return BundleName(namespace, BundleRange.parse(names["range"].lower()))
 
 
 def _without(known: Mapping[_Key, _Value], key: _Key) -> dict[_Key, _Value]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
-from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName, parse_broker_id
+from loadmanager.core.domain.names import BundleName, parse_broker_id
 from loadmanager.errors import BadRequestError
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import TIME, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_number, parse_time
-from loadmanager.http.responses import json_bytes, json_response
+from loadmanager.http.request_bodies import parse_bundle, parse_number, parse_range, parse_time
+from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.util import clock
@@ -21,19 +20,14 @@ from loadmanager.wire.fleet_bodies import Timeline
 from loadmanager.wire.http_bodies import DecisionsAnswer
 from loadmanager.wire.lineage_bodies import AuditAnswer
 from loadmanager.wire.plan_bodies import BalanceAnswer
-from loadmanager.wire.validation import WireModel
 
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 4_000
 """A node keeps 2,000 decisions and 2,000 non-decisions."""
 
 
-class LoadBalanceHandlers:
+class LoadBalanceHandlers(LeaderHandlers[Candidate]):
     """Decisions and balance, read-only."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
@@ -59,18 +53,18 @@ class LoadBalanceHandlers:
         kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
         since_ms, until_ms = parse_time(request, "since"), parse_time(request, "until")
 
-        async def act() -> web.Response:
+        def act() -> dict[str, Any]:
             term = self._node.get_term()
             recent = self._node.decision_log.recent(limit, subject, kinds=kinds, since_ms=since_ms, until_ms=until_ms)
-            return json_response({"epoch": term.epoch, "decisions": recent})
+            return {"epoch": term.epoch, "decisions": recent}
 
         return await self._forwarder.on_leader(request, act)
 
     async def balance(self, request: web.Request) -> web.Response:
         """Return the imbalance of the cluster with the best possible one, and the effect of the worst losses."""
 
-        async def act() -> web.Response:
-            return json_response(BalanceAnswer.of(*await self._node.planner.standing()).model_dump(by_alias=True))
+        async def act() -> BalanceAnswer:
+            return BalanceAnswer.of(*await self._node.planner.standing())
 
         return await self._forwarder.run_on_leader(request, act)
 
@@ -81,12 +75,8 @@ _LATEST_MS = 10**15 - 1
 _DAY_MS = 86_400_000
 
 
-class AuditHandlers:
+class AuditHandlers(LeaderHandlers[Candidate]):
     """Audit log, answered by the leader, which executes operator commands."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         time_ms: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": _LATEST_MS}
@@ -105,16 +95,12 @@ class AuditHandlers:
 
     async def show(self, request: web.Request) -> web.Response:
         """Return the operations that changed something, newest first, including those of former leaders."""
-        now_ms = clock.now_ms()
-        given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
-        until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
-        since_ms = min(until_ms, now_ms) - _DAY_MS if given_since_ms is None else given_since_ms
+        since_ms, until_ms = parse_range(request, _DAY_MS)
         limit = parse_number(request, "limit", _LIMIT, 1, _MOST)
 
-        async def act() -> web.Response:
+        async def act() -> AuditAnswer:
             self._node.get_term()
-            entries = await self._node.audit.recent(since_ms, until_ms, limit)
-            return json_bytes(AuditAnswer(entries=entries).model_dump_json(by_alias=True).encode())
+            return AuditAnswer(entries=await self._node.audit.recent(since_ms, until_ms, limit))
 
         return await self._forwarder.on_leader(request, act)
 
@@ -175,12 +161,8 @@ def _parse_timeline_rows(request: web.Request) -> Literal["brokers", "bundles"]:
 _EXPLAIN = "/loadbalance/v1/explain"
 
 
-class ExplainHandlers:
+class ExplainHandlers(LeaderHandlers[Candidate]):
     """`/loadbalance/v1/explain`, read-only. The leader answers, because only it has the strategies' memory."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         bundle = Parameter("bundle", "tenant/namespace/0x.._0x..", required=True)
@@ -198,28 +180,19 @@ class ExplainHandlers:
 
     async def bundle(self, request: web.Request) -> web.Response:
         """Explain the place of a bundle, and the result of shedding and placement now."""
-        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-        return await self._answer_explanation(request, lambda: self._node.explainer.bundle(name))
+        name = parse_bundle(request)
+        return await self._forwarder.run_on_leader(request, lambda: self._node.explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
         """Explain what a shedding round would take from the broker now, and whether it can receive bundles."""
         broker = parse_broker_id(request.match_info["broker"])
-        return await self._answer_explanation(request, lambda: self._node.explainer.broker(broker))
+        return await self._forwarder.run_on_leader(request, lambda: self._node.explainer.broker(broker))
 
     async def why_not(self, request: web.Request) -> web.Response:
         """Explain why the bundle is not on that broker."""
         bundle = BundleName.parse(_require_query(request, "bundle"))
         broker = parse_broker_id(_require_query(request, "broker"))
-        return await self._answer_explanation(request, lambda: self._node.explainer.why_not(bundle, broker))
-
-    async def _answer_explanation(
-        self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]
-    ) -> web.Response:
-        async def act() -> web.Response:
-            return json_response((await explain()).model_dump(by_alias=True))
-
-        return await self._forwarder.run_on_leader(request, act)
+        return await self._forwarder.run_on_leader(request, lambda: self._node.explainer.why_not(bundle, broker))
 
 
 def _require_query(request: web.Request, name: str) -> str:

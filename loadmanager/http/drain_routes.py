@@ -6,12 +6,12 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_body, parse_flag
+from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.planning.churn_memory import Churn
@@ -32,11 +32,7 @@ _CHURN = "/loadbalance/v1/churn"
 _BREAKER = f"{_CHURN}/breaker"
 
 
-class DrainingHandlers:
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
-
+class DrainingHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         bundle = Parameter("bundle", "only of this bundle, tenant/namespace/0x.._0x..; none: of everything")
         return [
@@ -64,28 +60,23 @@ class DrainingHandlers:
             before = self._drained_since_s(broker)
             progress = await self._node.drains.start(broker, and_return=and_return)
             note_change(request, before, self._drained_since_s(broker))
-            return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
+            return json_response(progress, HTTPStatus.ACCEPTED)
 
         return await self._forwarder.run_on_leader(request, act)
 
     async def progress(self, request: web.Request) -> web.Response:
         """Return the progress of the drain."""
         broker = BrokerId(request.match_info["broker"])
-
-        async def act() -> web.Response:
-            return json_response(self._node.drains.progress(broker).model_dump(by_alias=True))
-
-        return await self._forwarder.run_on_leader(request, act)
+        return await self._forwarder.run_on_leader(request, lambda: self._node.drains.progress(broker))
 
     async def stop(self, request: web.Request) -> web.Response:
         """End the drain."""
         broker = BrokerId(request.match_info["broker"])
 
-        async def act() -> web.Response:
+        async def act() -> None:
             before = self._drained_since_s(broker)
             await self._node.drains.stop(broker)
             note_change(request, before, self._drained_since_s(broker))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.run_on_leader(request, act)
 
@@ -95,21 +86,15 @@ class DrainingHandlers:
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
         """Cancel an unload in flight: the owner keeps the bundle; 409 if there is none, or it is too late."""
-        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-
-        async def act() -> web.Response:
-            await self._node.executor.cancel(name)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._forwarder.run_on_leader(request, act)
+        name = parse_bundle(request)
+        return await self._forwarder.run_on_leader(request, lambda: self._node.executor.cancel(name))
 
     async def churn(self, request: web.Request) -> web.Response:
         """Return the recent moves and returns by shedding, and the shedding that the circuit breaker has stopped."""
 
-        async def act() -> web.Response:
+        def act() -> ChurnAnswer:
             figures = self._node.planner.churn.figures()
-            answer = ChurnAnswer(
+            return ChurnAnswer(
                 moved_within_hour_percent=100 * figures.moved_within_hour,
                 moved_again_percent=100 * figures.moved_again,
                 moved_back_percent=100 * figures.moved_back,
@@ -120,7 +105,6 @@ class DrainingHandlers:
                     for bundle, left_s in figures.frozen_for_s.items()
                 ],
             )
-            return json_response(answer.model_dump(by_alias=True))
 
         return await self._forwarder.run_on_leader(request, act)
 
@@ -129,11 +113,10 @@ class DrainingHandlers:
         wanted = request.query.get("bundle")
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
-        async def act() -> web.Response:
+        def act() -> None:
             before = _breaker_state(self._node.planner.churn)
             self._node.planner.churn.lift(bundle)
             note_change(request, before, _breaker_state(self._node.planner.churn))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.run_on_leader(request, act)
 
@@ -149,11 +132,7 @@ _EXECUTION_TIMEOUT_S = 3_600.0
 """Timeout for the leader's execution of a plan. It covers all unloads of the plan."""
 
 
-class PlanHandlers:
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
-
+class PlanHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         return [
             Operation(
@@ -183,28 +162,21 @@ class PlanHandlers:
         """Compute a plan with its predicted effect, and keep it by its hash; nothing is executed."""
         wanted = await parse_body(request, PlanRequest)
 
-        async def act() -> web.Response:
+        async def act() -> PlanAnswer:
             plan = await self._node.plans.compute(wanted)
             note_change(request, None, {"plan": plan.hash, "steps": len(plan.steps)})
-            return json_response(plan.model_dump(by_alias=True))
+            return plan
 
         return await self._forwarder.run_on_leader(request, act, _PLANNING_TIMEOUT_S)
 
     async def all(self, request: web.Request) -> web.Response:
         """Return the plans that the leader keeps, newest first."""
-
-        async def act() -> web.Response:
-            return json_response(self._node.plans.all().model_dump(by_alias=True))
-
-        return await self._forwarder.run_on_leader(request, act)
+        return await self._forwarder.run_on_leader(request, self._node.plans.all)
 
     async def get(self, request: web.Request) -> web.Response:
         """Return a plan that the leader keeps."""
-
-        async def act() -> web.Response:
-            return json_response(self._node.plans.get(request.match_info["hash"]).model_dump(by_alias=True))
-
-        return await self._forwarder.run_on_leader(request, act, _PLANNING_TIMEOUT_S)
+        plan = request.match_info["hash"]
+        return await self._forwarder.run_on_leader(request, lambda: self._node.plans.get(plan), _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
         """Execute exactly this plan.
@@ -213,13 +185,13 @@ class PlanHandlers:
         """
         insists = parse_flag(request, "evenIfFrozen")
 
-        async def act() -> web.Response:
+        async def act() -> web.Response | ExecutionAnswer:
             try:
                 report = await self._node.plans.execute(request.match_info["hash"], even_if_frozen=insists)
             except PlanDriftedError as error:
                 note_change(request, None, {"executed": error.report["executed"], "reason": str(error)})
                 return json_response(error.report, HTTPStatus.CONFLICT)
             note_change(request, None, {"executed": report.executed})
-            return json_response(report.model_dump(by_alias=True))
+            return report
 
         return await self._forwarder.run_on_leader(request, act, _EXECUTION_TIMEOUT_S)

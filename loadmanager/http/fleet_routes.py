@@ -272,9 +272,8 @@ class LiveHandlers:
         """End all streams."""
         self._feed.close()
 
-    async def fleet(self, request: web.Request) -> web.Response:
+    async def fleet(self, _: web.Request) -> web.Response:
         """Return the fleet status: brokers with their usage, moves, and obstacles of the balancer."""
-        del request
         at_ms = clock.now_ms()
         return json_response({"at": at_ms, **self._fleet_status.fleet(await self._ask(None))})
 
@@ -284,11 +283,7 @@ class LiveHandlers:
         after = None if text is None else Mark.parse(text)
         if text is not None and after is None:
             raise BadRequestError(f"after {text[:40]!r}: expected the mark of an answer, three numbers with colons")
-
-        async def act() -> web.Response:
-            return json_response(self._fleet_status.briefing(after).model_dump(by_alias=True))
-
-        return await self._forwarder.run_on_leader(request, act)
+        return await self._forwarder.run_on_leader(request, lambda: self._fleet_status.briefing(after))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream the fleet status when it has changed, each decision and each operation, from Last-Event-ID on."""

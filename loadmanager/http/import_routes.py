@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from http import HTTPStatus
 
 from aiohttp import web
 
@@ -16,7 +15,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.audit_middleware import note_change, noting
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
@@ -38,12 +37,8 @@ _PATIENCE_S = 300.0
 """Restoring ten thousand namespaces takes minutes."""
 
 
-class ImportHandlers:
+class ImportHandlers(LeaderHandlers[Node]):
     """Import by the leader: everything is validated before any change, and unchanged records are not written."""
-
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         return [
@@ -70,7 +65,7 @@ class ImportHandlers:
             raise BadRequestError(str(error)) from None
         is_dry = parse_flag(request, "dryRun")
 
-        async def act() -> web.Response:
+        async def act() -> Changes:
             if wanted.configuration is not None:
                 self._node.live.check(wanted.configuration)
             changes = find_changes(self._current(), wanted)
@@ -78,7 +73,7 @@ class ImportHandlers:
                 await self._create(wanted.namespaces or {})
                 await self._lay_down(wanted)
                 note_change(request, None, [f"{each.change} {each.kind} {each.name}" for each in changes] or None)
-            return json_bytes(Changes(changes=changes).to_json())
+            return Changes(changes=changes)
 
         return await self._forwarder.run_on_leader(request, act, _PATIENCE_S)
 
@@ -126,12 +121,8 @@ class ImportHandlers:
 _LEARNED = "/loadbalance/v1/learned"
 
 
-class LearnedHandlers:
+class LearnedHandlers(LeaderHandlers[Candidate]):
     """Learned loads: any node reads them, the leader changes and deletes them."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         done = (204, 409, 413)
@@ -149,9 +140,8 @@ class LearnedHandlers:
             Operation("DELETE", _LEARNED, self.forget_learned, AccessRole.OPERATE, statuses=done),
         ]
 
-    async def get_learned(self, request: web.Request) -> web.Response:
+    async def get_learned(self, _: web.Request) -> web.Response:
         """Return the learned loads and their run; an empty object if nothing was published."""
-        del request
         return json_bytes(encode_learned(self._node.mirror.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
@@ -164,11 +154,10 @@ class LearnedHandlers:
         return await self._update(request, None)
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
-        async def act() -> web.Response:
+        async def act() -> None:
             before = self._node.mirror.operator_config.learned
             await self._node.operators.update_learned(learned)
             note_change(request, _run_of(before), _run_of(learned))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
 
@@ -180,12 +169,8 @@ def _run_of(learned: LearnedData | None) -> dict[str, object] | None:
 _CONFIGURATION = "/admin/v2/brokers/configuration"
 
 
-class ConfigurationHandlers:
+class ConfigurationHandlers(LeaderHandlers[Candidate]):
     """Dynamic configuration: any node reads its settings, the leader changes those of all nodes."""
-
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def questions(self) -> list[Operation]:
         """Return the read-only operations."""
@@ -211,19 +196,16 @@ class ConfigurationHandlers:
             ),
         ]
 
-    async def list_keys(self, request: web.Request) -> web.Response:
+    async def list_keys(self, _: web.Request) -> web.Response:
         """Return the dynamic keys."""
-        del request
         return json_response(dynamic_keys())
 
-    async def values(self, request: web.Request) -> web.Response:
+    async def values(self, _: web.Request) -> web.Response:
         """Return the overrides of the nodes' own settings."""
-        del request
         return json_response(dict(sorted(self._node.live.overrides.items())))
 
-    async def runtime(self, request: web.Request) -> web.Response:
+    async def runtime(self, _: web.Request) -> web.Response:
         """Return all current settings of this node."""
-        del request
         return json_response(values_as_text(self._node.live.current))
 
     async def set_value(self, request: web.Request) -> web.Response:

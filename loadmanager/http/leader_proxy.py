@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import structlog
 from aiohttp import web
@@ -14,6 +14,7 @@ from yarl import URL
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
+from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.executor import PREPARE_S
 from loadmanager.net.auth.gate import PRINCIPAL
@@ -47,6 +48,8 @@ _PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _REDIRECTS = range(300, 400)
 
+_Process = TypeVar("_Process", bound=Candidate)
+
 
 def unloading_timeout_s(settings: Settings) -> float:
     """Return the timeout of another node for an operation that unloads bundles."""
@@ -66,16 +69,17 @@ class Forwarder:
         self._patience_s = patience_s
         self._is_refused = False
 
-    async def on_leader(
-        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
-    ) -> web.Response:
-        """Call `act()` on the leader. A forwarded request gets `timeout_s`, but at least the node's own timeout."""
+    async def on_leader(self, request: web.Request, act: Callable[[], object], timeout_s: float = 0.0) -> web.Response:
+        """Call `act()` on the leader, and answer with its result: 204 for None, JSON unless it is a response.
+
+        A forwarded request gets `timeout_s`, but at least the node's own timeout.
+        """
         timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
         deadline_s = time.monotonic() + self._patience_s
         while True:
             changed = self._leadership.leader_changed
             try:
-                return await act()
+                return await _answer_with(act)
             except (NotLeaderError, NoLeaderError) as error:
                 if FORWARDED_HEADER in request.headers and not self._is_elected():
                     raise
@@ -101,13 +105,13 @@ class Forwarder:
         return True
 
     async def run_on_leader(
-        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
+        self, request: web.Request, act: Callable[[], object], timeout_s: float = 0.0
     ) -> web.Response:
         """Call `act` as `on_leader`, but only once the leader has read all writes of former leaders."""
 
-        async def lead_and_act() -> web.Response:
+        def lead_and_act() -> object:
             self._leadership.must_lead()
-            return await act()
+            return act()
 
         return await self.on_leader(request, lead_and_act, timeout_s)
 
@@ -187,6 +191,23 @@ class Forwarder:
             return f"what answers at {url} is no load-manager node: {answer.shown()}"
         passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
         return web.Response(body=answer.body, status=answer.status, headers=passed_on)
+
+
+class LeaderHandlers(Generic[_Process]):
+    """Base of handlers that the leader executes."""
+
+    def __init__(self, node: _Process, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+
+
+async def _answer_with(act: Callable[[], object]) -> web.Response:
+    content = act()
+    if isinstance(content, Awaitable):
+        content = await content
+    if isinstance(content, web.Response):
+        return content
+    return web.Response(status=HTTPStatus.NO_CONTENT) if content is None else json_response(content)
 
 
 def _asks(request: web.Request) -> bool:

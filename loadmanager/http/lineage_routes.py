@@ -11,11 +11,11 @@ import asyncio
 from aiohttp import web
 from pydantic import ValidationError
 
-from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.names import BundleName
 from loadmanager.errors import NotFoundError
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import TIME, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_number, parse_time
+from loadmanager.http.request_bodies import parse_bundle, parse_number, parse_range
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole
@@ -29,11 +29,7 @@ _MOST = 1_000
 _READING_TIMEOUT_S = 30.0
 
 
-class LineageHandlers:
-    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
-
+class LineageHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _MOST}
         parameters = (
@@ -71,11 +67,11 @@ class LineageHandlers:
         if not any(life.entries for life in heard):
             await self._node.lineage.of(name, since_ms, until_ms, 1)  # raises the reason if nothing is recorded
         unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
-        return json_response(merge_lineages(heard, limit, unheard).model_dump(by_alias=True))
+        return json_response(merge_lineages(heard, limit, unheard))
 
     async def bundle_here(self, request: web.Request) -> web.Response:
         """Return the lineage from the history of this node only, for the other nodes."""
-        return json_response((await self._own(*_parse_request(request))).model_dump(by_alias=True))
+        return json_response(await self._own(*_parse_request(request)))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Read this node's lineage; empty if it does not record."""
@@ -95,10 +91,4 @@ class LineageHandlers:
 
 def _parse_request(request: web.Request) -> tuple[BundleName, int, int, int]:
     """Parse the bundle, the time range and the limit of a request."""
-    namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-    name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-    now_ms = clock.now_ms()
-    given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
-    until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
-    since_ms = max(0, min(until_ms, now_ms) - _HALF_A_DAY_MS) if given_since_ms is None else given_since_ms
-    return name, since_ms, until_ms, parse_number(request, "limit", _MOST, 1, _MOST)
+    return parse_bundle(request), *parse_range(request, _HALF_A_DAY_MS), parse_number(request, "limit", _MOST, 1, _MOST)

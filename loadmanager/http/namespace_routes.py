@@ -21,10 +21,10 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import note_change
-from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
+from loadmanager.http.leader_proxy import LeaderHandlers, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
 from loadmanager.http.policy_routes import refuse_to_strand
-from loadmanager.http.request_bodies import parse_body, parse_flag
+from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag, parse_namespace
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole
@@ -37,12 +37,8 @@ _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = _NAMESPACE + "/{range}"
 
 
-class AdminHandlers:
+class AdminHandlers(LeaderHandlers[Node]):
     """Namespaces and bundles: the leader creates, deletes and unloads; any node reads from memory."""
-
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         tenant, found, unloaded = "/admin/v2/namespaces/{tenant}", (200, 404, 412), (204, 404, 409, 412, 504)
@@ -84,9 +80,8 @@ class AdminHandlers:
         prefix = f"{request.match_info['tenant']}/"
         return json_response(sorted(name for name in self._node.mirror.namespaces if name.startswith(prefix)))
 
-    async def list_tenants(self, request: web.Request) -> web.Response:
+    async def list_tenants(self, _: web.Request) -> web.Response:
         """Return the tenants that have namespaces."""
-        del request
         return json_response(sorted({name.partition("/")[0] for name in self._node.mirror.namespaces}))
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
@@ -94,14 +89,13 @@ class AdminHandlers:
 
         503 if an owner does not answer; 504 as for an unload.
         """
-        name, force = _namespace_of(request), parse_flag(request, "force")
+        name, force = parse_namespace(request), parse_flag(request, "force")
 
-        async def act() -> web.Response:
+        async def act() -> None:
             self._node.must_lead()
             before = _to_json(self._bundles_of(request))
             await self._node.deletion.delete(name, force=force)
             note_change(request, before, None)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -110,13 +104,12 @@ class AdminHandlers:
 
         409 if it exists; 400 for an unusable body; 412 for a bad name.
         """
-        name = _namespace_of(request)
+        name = parse_namespace(request)
         bundles = self._wanted_bundles(await request.read())
 
-        async def act() -> web.Response:
+        async def act() -> None:
             await self._node.bundles.create_namespace(name, bundles)
             note_change(request, None, _to_json(bundles))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
 
@@ -150,7 +143,7 @@ class AdminHandlers:
             {
                 "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
                 "hashFunction": bundles.hash_function.value,
-                "isAvailable": str(_namespace_of(request)) in self._node.live.current.available_namespaces,
+                "isAvailable": str(parse_namespace(request)) in self._node.live.current.available_namespaces,
             }
         )
 
@@ -159,21 +152,20 @@ class AdminHandlers:
         return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
-        return self._node.mirror.get_namespace(str(_namespace_of(request))).state.bundles
+        return self._node.mirror.get_namespace(str(parse_namespace(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
         """Release every bundle; 504 if an owner did not do so in time.
 
         The next lookup places each of them. 409 if no broker could own one then, unless `force`.
         """
-        name, force = _namespace_of(request), parse_flag(request, "force")
+        name, force = parse_namespace(request), parse_flag(request, "force")
 
-        async def act() -> web.Response:
+        async def act() -> None:
             refuse_to_strand(self._node.mirror, self._node.mirror.unplaceable(), {str(name)}, force)
             before = self._owners(name)
             await self._node.bundles.unload_namespace(name)
             note_change(request, before, self._owners(name))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -183,10 +175,10 @@ class AdminHandlers:
         412 for a range that is no current bundle, 409 for an unregistered destination, or if no broker could own it
         then, unless `force`.
         """
-        name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
+        name = parse_bundle(request)
         wanted, force = request.query.get("destinationBroker", ""), parse_flag(request, "force")
 
-        async def act() -> web.Response:
+        async def act() -> web.Response | None:
             self._node.get_term()  # only the leader certainly knows the registered brokers
             destination = self._destination(wanted)
             if wanted and destination is None:
@@ -197,7 +189,7 @@ class AdminHandlers:
                 refuse_to_strand(self._node.mirror, self._node.mirror.unplaceable(), {str(name.namespace)}, force)
             await self._node.bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             note_change(request, before, self._owners(name.namespace).get(str(name.range)))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
+            return None
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -222,19 +214,11 @@ def _to_json(bundles: NamespaceBundles) -> dict[str, object]:
     return {"bundles": len(bundles), "hashFunction": bundles.hash_function.value}
 
 
-def _namespace_of(request: web.Request) -> NamespaceName:
-    return NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-
-
 _PARTITION = re.compile(r"-partition-[0-9]+$")
 
 
-class BundleHandlers:
+class BundleHandlers(LeaderHandlers[Node]):
     """Bundles: the leader splits and merges them; any node asks their owners for topics."""
-
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         return [
@@ -277,19 +261,19 @@ class BundleHandlers:
         unsupported algorithm; 400 for positions that do not ascend; 404 if `LARGEST` or `HOT` finds nothing; 503 if the
         owner does not name its topics.
         """
-        namespace, text = _namespace_of(request), request.match_info["range"]
+        namespace, text = parse_namespace(request), request.match_info["range"]
         positions = await parse_positions(request)
         unload = parse_flag(request, "unload")
         algorithm = request.query.get("splitAlgorithmName", "")
         own = None if text in (LARGEST, HOT) else BundleName(namespace, BundleRange.parse(text.lower()))
 
-        async def act() -> web.Response:
+        async def act() -> web.Response | None:
             name = own or self._node.bundles.find(namespace, text)
             if name is None:
                 return problem(HTTPStatus.NOT_FOUND, f"{text}: no bundle of namespace {namespace} carries anything")
             parts = await self._node.bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
             note_change(request, [str(name)], [str(part) for part in parts] or [str(name)])
-            return web.Response(status=HTTPStatus.NO_CONTENT)
+            return None
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -298,15 +282,15 @@ class BundleHandlers:
 
         400 for bundles that are not adjacent, 409 for two owners.
         """
-        name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
+        name = parse_bundle(request)
         wanted = (await parse_body(request, MergeRequest)).with_
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
 
-        async def act() -> web.Response:
+        async def act() -> MergedBundle:
             merged = await self._node.bundles.merge(name, with_)
             neighbours = [str(name)] if with_ is None else [str(name), f"{name.namespace}/{with_}"]
             note_change(request, neighbours, [str(merged)])
-            return json_bytes(MergedBundle(bundle=str(merged)).to_json())
+            return MergedBundle(bundle=str(merged))
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -315,7 +299,7 @@ class BundleHandlers:
 
         412 for a range that is no current bundle, or has no owner.
         """
-        name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
+        name = parse_bundle(request)
         topics = await self._node.bundles.get_topics(name)
         if topics is None:
             return problem(HTTPStatus.PRECONDITION_FAILED, f"bundle {name} has no owner that could name its topics")

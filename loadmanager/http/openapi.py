@@ -182,9 +182,8 @@ class OpenApiHandlers:
     def operations(self) -> list[Operation]:
         return [read(PATH, self.openapi, dict[str, Any])]
 
-    async def openapi(self, request: web.Request) -> web.Response:
+    async def openapi(self, _: web.Request) -> web.Response:
         """Return this document."""
-        del request
         return json_bytes(await asyncio.to_thread(self._document))
 
 

@@ -30,9 +30,9 @@ from loadmanager.core.domain.policies import (
 from loadmanager.core.domain.settings import KEYS, NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
-from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
+from loadmanager.http.leader_proxy import Forwarder, LeaderHandlers, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_flag, parse_value
+from loadmanager.http.request_bodies import parse_flag, parse_namespace, parse_value
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.node import Node
@@ -111,13 +111,12 @@ class _Kind(Generic[_Data]):
             raise NotFoundError(f"{self.called} {name[:80]!r} not found; there are: {there_are}")
 
 
-class PolicyHandlers:
+class PolicyHandlers(LeaderHandlers[Node]):
     """Isolation policies and failure domains: any node reads them, the leader changes them."""
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+        super().__init__(node, forwarder)
         self._cluster = node.live.current.cluster_name
-        self._forwarder = forwarder
         self._isolation: _Kind[IsolationData] = _Kind(
             "isolation policy", "policy", lambda: node.mirror.operator_config.isolation, node.operators.update_isolation
         )
@@ -204,12 +203,7 @@ class PolicyHandlers:
         async def handle(request: web.Request) -> web.Response:
             check_cluster(self._cluster, request)
             name = request.match_info[kind.variable]
-
-            async def act() -> web.Response:
-                await kind.remove(request, name)
-                return web.Response(status=HTTPStatus.NO_CONTENT)
-
-            return await self._forwarder.on_leader(request, act)
+            return await self._forwarder.on_leader(request, lambda: kind.remove(request, name))
 
         return handle
 
@@ -238,7 +232,7 @@ class PolicyHandlers:
         data = await parse_value(request, ISOLATION_DATA)
         policy = _usable(name, data)
 
-        async def act() -> web.Response:
+        async def act() -> None:
             concerned: list[str] = []
 
             def put(policies: Mapping[str, IsolationData]) -> Mapping[str, IsolationData]:
@@ -256,7 +250,6 @@ class PolicyHandlers:
             await noting(request, self._isolation.update, put)
             for namespace in concerned:
                 await self._unload(namespace, name)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
@@ -272,13 +265,10 @@ class PolicyHandlers:
 
         There is a row per pattern or name, and one for namespaces that no broker may own.
         """
+        # Only the leader certainly has the latest change.
+        return await self._forwarder.run_on_leader(request, lambda: self._matches(request.query))
 
-        async def act() -> web.Response:  # only the leader certainly has the latest change
-            return json_response([self._shown_match(each) for each in self._matches(request.query)])
-
-        return await self._forwarder.run_on_leader(request, act)
-
-    def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
+    def _matches(self, query: Mapping[str, str]) -> list[ShownMatch]:
         mirror = self._node.mirror
         found: list[PatternMatch] = []
         if "policy" in query:
@@ -292,7 +282,7 @@ class PolicyHandlers:
         stranded = [
             PatternMatch("no broker", each.policy, each.namespaces, each.sentence) for each in mirror.unplaceable()
         ]
-        return [*found, *stranded]
+        return [self._shown_match(each) for each in (*found, *stranded)]
 
     def _named_by(self, key: str) -> list[str]:
         """Return the namespaces that a setting names, sorted."""
@@ -328,11 +318,7 @@ class PolicyHandlers:
                     raise ConflictError(f"broker {taken[0]} is in failure domain {other!r} already")
             return {**domains, name: domain}
 
-        async def act() -> web.Response:
-            await noting(request, self._domains.update, put)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._forwarder.on_leader(request, act)
+        return await self._forwarder.on_leader(request, lambda: noting(request, self._domains.update, put))
 
 
 def _usable(name: str, data: IsolationData) -> IsolationPolicy:
@@ -369,13 +355,8 @@ _MEMBERS = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"
 _MOST_CHARACTERS = 200
 
 
-class AntiAffinityHandlers:
+class AntiAffinityHandlers(LeaderHandlers[Node]):
     """Anti-affinity groups: any node reads them, the leader changes them."""
-
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
-        self._cluster = node.live.current.cluster_name
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         tenant = Parameter("tenant", "of this tenant alone", required=True)
@@ -396,7 +377,7 @@ class AntiAffinityHandlers:
 
     async def members(self, request: web.Request) -> web.Response:
         """Return the namespaces of an anti-affinity group; the case of its name is ignored."""
-        check_cluster(self._cluster, request)
+        check_cluster(self._node.live.current.cluster_name, request)
         tenant = request.query.get("tenant", "")
         if not tenant:
             raise BadRequestError("tenant: is required")
@@ -442,14 +423,11 @@ class AntiAffinityHandlers:
             others = {other: known for other, known in groups.items() if other != name}
             return others if group is None else {**others, name: group}
 
-        async def act() -> web.Response:
-            await noting(request, self._node.operators.update_anti_affinity, change)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._forwarder.on_leader(request, act)
+        update = self._node.operators.update_anti_affinity
+        return await self._forwarder.on_leader(request, lambda: noting(request, update, change))
 
     def _namespace(self, request: web.Request) -> str:
         """Return the namespace in the path; raises `NamespaceNotFoundError` if it does not exist."""
-        name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        self._node.mirror.get_namespace(str(name))
-        return str(name)
+        name = str(parse_namespace(request))
+        self._node.mirror.get_namespace(name)
+        return name

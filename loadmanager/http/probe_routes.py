@@ -42,19 +42,17 @@ class ProbeHandlers:
             Operation("GET", "/metrics", self.metrics, AccessRole.READ, media_type=TEXT),
         ]
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def healthz(self, _: web.Request) -> web.Response:
         """Answer 200 while the process works.
 
         It ignores the store: a restart of the node would not repair ZooKeeper.
         """
-        del request
         if self._node.failure.done():
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"a task ended: {self._node.failure.exception()}")
         return json_bytes(HealthBody(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
 
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def readyz(self, _: web.Request) -> web.Response:
         """Answer 200 if the mirror of the metadata store is current; else 503 with the reason."""
-        del request
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
@@ -69,9 +67,8 @@ class ProbeHandlers:
         )
         return json_bytes(ready.to_json())
 
-    async def status_page(self, request: web.Request) -> web.Response:
+    async def status_page(self, _: web.Request) -> web.Response:
         """Answer OK as text if the mirror of the metadata store is current: Pulsar's check for load balancers."""
-        del request
         reason = self._node.why_not_ready()
         return web.Response(text="OK") if reason is None else problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
 

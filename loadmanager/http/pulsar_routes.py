@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -16,14 +14,13 @@ from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, Loa
 from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
-from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.lineage_routes import LineageHandlers
 from loadmanager.http.lookup_routes import OwnershipHandlers
 from loadmanager.http.openapi import TEXT, Operation, Parameter, read
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.request_bodies import parse_number
-from loadmanager.http.responses import json_response
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.util.process_metrics import add_process_metrics
@@ -40,12 +37,8 @@ _ASK_PULSAR = (
 )
 
 
-class PulsarHandlers:
+class PulsarHandlers(LeaderHandlers[PulsarService]):
     """Process beside a Pulsar. Diary and scores come from the leader, because only it plans."""
-
-    def __init__(self, node: PulsarService, forwarder: Forwarder) -> None:
-        self._node = node
-        self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
@@ -74,46 +67,29 @@ class PulsarHandlers:
 
     async def status(self, request: web.Request) -> web.Response:
         """Return the status of this process, with the obstacles that keep it from acting."""
-        return await self._json(request, lambda: self._node.status().model_dump(by_alias=True))
+        return await self._forwarder.run_on_leader(request, self._node.status)
 
     async def diary(self, request: web.Request) -> web.Response:
         """Return the diary as text: Pulsar's actions, and what this process would have done."""
         rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
-        return await self._answer_text(request, lambda: self._node.diary.text(rounds))
+        return await self._forwarder.run_on_leader(request, lambda: web.Response(text=self._node.diary.text(rounds)))
 
     async def entries(self, request: web.Request) -> web.Response:
         """Return the entries of the diary, newest first."""
         limit = parse_number(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
-        return await self._json(request, lambda: self._node.diary.records(limit))
+        return await self._forwarder.run_on_leader(request, lambda: self._node.diary.records(limit))
 
     async def scores(self, request: web.Request) -> web.Response:
         """Return Pulsar's balance and the balance that this process would have reached, by hours and days."""
-        return await self._json(request, self._node.scores.records)
+        return await self._forwarder.run_on_leader(request, self._node.scores.records)
 
     async def table(self, request: web.Request) -> web.Response:
         """Return the newest scores as text."""
-        return await self._answer_text(request, self._node.scores.text)
+        return await self._forwarder.run_on_leader(request, lambda: web.Response(text=self._node.scores.text()))
 
     async def go_on(self, request: web.Request) -> web.Response:
         """Resume acting after failed moves."""
-
-        async def act() -> web.Response:
-            await self._node.go_on()
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._forwarder.run_on_leader(request, act)
-
-    async def _json(self, request: web.Request, tell: Callable[[], object]) -> web.Response:
-        async def act() -> web.Response:
-            return json_response(tell())
-
-        return await self._forwarder.run_on_leader(request, act)
-
-    async def _answer_text(self, request: web.Request, tell: Callable[[], str]) -> web.Response:
-        async def act() -> web.Response:
-            return web.Response(text=tell())
-
-        return await self._forwarder.run_on_leader(request, act)
+        return await self._forwarder.run_on_leader(request, self._node.go_on)
 
 
 def make_pulsar_app(node: PulsarService) -> web.Application:

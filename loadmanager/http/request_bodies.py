@@ -10,8 +10,10 @@ from aiohttp import web
 from multidict import istr
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import BadRequestError, ForbiddenError
 from loadmanager.net.auth.token_verifier import bearer_token
+from loadmanager.util import clock
 from loadmanager.wire.validation import describe
 
 M = TypeVar("M", bound=BaseModel)
@@ -39,6 +41,16 @@ async def parse_value(request: web.Request, adapter: TypeAdapter[V]) -> V:
         raise BadRequestError(f"body: {describe(error)}") from None
 
 
+def parse_namespace(request: web.Request) -> NamespaceName:
+    """Return the namespace in a path; raises `InvalidNameError`."""
+    return NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+
+
+def parse_bundle(request: web.Request) -> BundleName:
+    """Return the bundle in a path; raises `InvalidNameError`."""
+    return BundleName(parse_namespace(request), BundleRange.parse(request.match_info["range"].lower()))
+
+
 def parse_number(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
     """Parse a whole number from the query."""
     text = request.query.get(name, str(default))
@@ -55,6 +67,14 @@ def parse_time(request: web.Request, name: str) -> int | None:
     if not _TIME.fullmatch(text):
         raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected milliseconds since 1970")
     return int(text)
+
+
+def parse_range(request: web.Request, span_ms: int) -> tuple[int, int]:
+    """Parse `since` and `until` from the query, in ms since 1970; by default the last `span_ms` up to now."""
+    now_ms = clock.now_ms()
+    since_ms, until_ms = parse_time(request, "since"), parse_time(request, "until")
+    until_ms = now_ms + 1 if until_ms is None else until_ms
+    return max(0, min(until_ms, now_ms) - span_ms) if since_ms is None else since_ms, until_ms
 
 
 def parse_flag(request: web.Request, name: str) -> bool:

@@ -45,6 +45,7 @@ from loadmanager.errors import (
 )
 from loadmanager.net.http_server import unreadable
 from loadmanager.wire.http_bodies import NOT_LEADER_HEADER
+from loadmanager.wire.validation import WireModel
 
 log = structlog.get_logger(__name__)
 
@@ -92,7 +93,8 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 
 
 def json_response(body: object, status: int = HTTPStatus.OK) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+    content = body.model_dump(by_alias=True) if isinstance(body, WireModel) else body
+    return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
 
 
 def json_bytes(body: bytes) -> web.Response:
