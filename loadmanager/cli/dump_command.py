@@ -9,18 +9,16 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import existing_store
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import existing_store, store_command
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.settings_loader import load_settings
-from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
+from loadmanager.errors import ForeignStoreError, InvalidRecordError
 from loadmanager.lab.decide.cluster_dump import collect_cluster
 from loadmanager.lab.decide.pulsar_dump import collect_pulsar
 from loadmanager.lab.decide.record_collector import Collected
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.util import clock
-from loadmanager.util.logging import configure_logging
 from loadmanager.wire.dump_line import encode
 
 
@@ -39,17 +37,10 @@ def dump(
 
     Unreadable records are left out, and named on standard error.
     """
-    configure_logging(json_lines=False, level="error")
     try:
-        settings = load_settings(Settings, config)
-        if metadata_store_url is not None:
-            settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        collected = asyncio.run(_collect_pulsar(settings, cluster) if pulsar else _collect(settings))
+        with store_command(config, metadata_store_url) as settings:
+            collected = asyncio.run(_collect_pulsar(settings, cluster) if pulsar else _collect(settings))
         line = encode(collected.finish())
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
-    except StoreError as error:
-        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     except InvalidRecordError as error:
         fail(str(error), EXIT_FAILURE)
     for fault in collected.faults:

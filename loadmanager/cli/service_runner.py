@@ -117,13 +117,8 @@ def warn_if_open(settings: AuthSettings, address: str) -> None:
         )
 
 
-def store_of(
-    url: str, settings: SessionSettings, *, create_chroot: bool = True, access: Access | None = None
-) -> ZooKeeperStore:
-    """Return the store at `url`, not started; `access` is by default that of the settings.
-
-    Raises `ConfigurationError` for unusable settings.
-    """
+def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
+    """Return the store at `url`, not started. Raises `ConfigurationError` for unusable settings."""
     hosts, chroot = zookeeper_parts(url)
     return ZooKeeperStore(
         hosts,
@@ -131,8 +126,25 @@ def store_of(
         chroot=chroot,
         connect_timeout_s=max(_CONNECT_TIMEOUT_S, settings.session_timeout_s),
         create_chroot=create_chroot,
-        access=access or access_of(settings),
+        access=access_of(settings),
     )
+
+
+@contextmanager
+def store_command(config: Path | None, metadata_store_url: str | None) -> Iterator[Settings]:
+    """Yield the settings for a command on the store of a node; a fault of these or of the store ends the process."""
+    from loadmanager.config.node_settings import Settings  # noqa: PLC0415 - not installed with agents
+
+    configure_logging(json_lines=False, level="error")
+    url = metadata_store_url
+    try:
+        settings = load_settings(Settings, config)
+        url = url or settings.metadata_store_url
+        yield settings.model_copy(update={"metadata_store_url": url})
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except StoreError as error:
+        fail(f"metadataStoreUrl {url}: {error}", EXIT_FAILURE)
 
 
 @asynccontextmanager

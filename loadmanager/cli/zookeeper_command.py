@@ -15,17 +15,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import existing_store
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import existing_store, store_command
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.settings_loader import load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import DEFAULT_TICK_TIME_MS, EmbeddedZooKeeper
-from loadmanager.errors import ConfigurationError, EmbeddedServerError, StoreError
+from loadmanager.errors import ConfigurationError, EmbeddedServerError
 from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out
 from loadmanager.store.pulsar_detection import refuse_pulsar
 from loadmanager.store.zookeeper_acl import Acls
 from loadmanager.store.zookeeper_store import ZooKeeperStore
-from loadmanager.util.logging import configure_logging
 
 _FAILED_SHOWN = 20
 
@@ -42,17 +40,9 @@ def secure_znodes(
 
     This needs the credentials of a node. Correct lists are not changed, so you can repeat it at any time.
     """
-    configure_logging(json_lines=False, level="error")
-    try:
-        settings = load_settings(Settings, config)
-        if metadata_store_url is not None:
-            settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        settings = settings.model_copy(update={"metadata_store_acl": "secure"})
+    with store_command(config, metadata_store_url) as configured:
+        settings = configured.model_copy(update={"metadata_store_acl": "secure"})
         outcome = asyncio.run(_secure(settings, is_open=open_, do=yes))
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
-    except StoreError as error:
-        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     _show(outcome, do=yes)
 
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.node_settings import Settings, SettingsAlone
 from loadmanager.config.settings_base import hidden, without_password
-from loadmanager.config.settings_loader import faults_of, refuse_unknown_keys, said_by
+from loadmanager.config.settings_loader import faults_of, refuse_unknown_keys
 from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TlsSettings, TracingSettings
 from loadmanager.errors import ConfigurationError
 
@@ -75,7 +75,7 @@ def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Sett
     try:
         return SettingsAlone(**values)
     except ValidationError as error:
-        raise ConfigurationError(said_by(SettingsAlone, error, where)) from None
+        raise ConfigurationError(faults_of(SettingsAlone, error, where)) from None
 
 
 def values_as_text(settings: Settings) -> dict[str, str]:

@@ -42,23 +42,6 @@ _FIELDS = {name: to_snake(declared.key) for name, declared in _DECLARED.items()}
 """Field names of `Settings` by field names of `PlannerSettings`."""
 
 
-def _known_placement(name: str) -> str:
-    return _require_known(name, PLACEMENT_STRATEGIES)
-
-
-def known_shedding(name: str) -> str:
-    """Return the name if it is a shedding strategy; raise `ValueError` otherwise."""
-    return _require_known(name, SHEDDING_STRATEGIES)
-
-
-def _known_split_algorithm(name: str) -> str:
-    return _require_known(name, SPLIT_ALGORITHMS)
-
-
-def _known_split_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_require_known(name, SPLIT_ALGORITHMS) for name in names)
-
-
 def _require_known(name: str, strategies: Mapping[str, object]) -> str:
     try:
         get_by_name("", name, strategies)
@@ -76,11 +59,15 @@ def _move_cost(text: str) -> str:
     return text
 
 
+SheddingName = Annotated[str, AfterValidator(lambda name: _require_known(name, SHEDDING_STRATEGIES))]
+_PlacementName = Annotated[str, AfterValidator(lambda name: _require_known(name, PLACEMENT_STRATEGIES))]
+_AlgorithmName = Annotated[str, AfterValidator(lambda name: _require_known(name, SPLIT_ALGORITHMS))]
+
 _CHECKED_TYPES: dict[str, Any] = {
-    "placement_strategy": Annotated[str, AfterValidator(_known_placement)],
-    "shedding_strategy": Annotated[str, AfterValidator(known_shedding)],
-    "namespace_bundle_split_algorithm": Annotated[str, AfterValidator(_known_split_algorithm)],
-    "supported_split_algorithms": Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)],
+    "placement_strategy": _PlacementName,
+    "shedding_strategy": SheddingName,
+    "namespace_bundle_split_algorithm": _AlgorithmName,
+    "supported_split_algorithms": tuple[_AlgorithmName, ...],
     "level_move_costs": frozenset[Annotated[str, AfterValidator(_move_cost)]],
 }
 """Planner settings with checks that the core does not make, by field name of `PlannerSettings`."""

@@ -9,7 +9,7 @@ import re2
 from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth_settings import AuthSettings
-from loadmanager.config.node_settings import known_shedding
+from loadmanager.config.node_settings import SheddingName
 from loadmanager.config.settings_base import Port, PositiveMs
 from loadmanager.config.shared_settings import (
     AuditSettings,
@@ -70,7 +70,7 @@ class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, TracingSe
         description="Balancer settings that override those of the brokers, as text by key, such as"
         " {loadBalancerLoadSheddingStrategy: TransferShedder}.",
     )
-    strategies: tuple[Annotated[str, AfterValidator(known_shedding)], ...] = Field(
+    strategies: tuple[SheddingName, ...] = Field(
         (), description="Further shedding strategies to compare with Pulsar's moves."
     )
     take_over: bool = Field(

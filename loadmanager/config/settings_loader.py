@@ -100,15 +100,11 @@ def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) ->
     by_source: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False):
         field = str(fault["loc"][0]) if fault["loc"] else ""
-        variable = _find_variable(model.key(field)) if field in model.model_fields else _find_variable(field)
+        key = model.key(field) if field in model.model_fields else field
+        variable = _find_variable(key) if model.reads_environment else None
         source = f"environment variable {variable}" if variable else where
         by_source.setdefault(source, []).append(_fault(model, dict(fault)))
     return "; ".join(f"{source}: {'; '.join(faults)}" for source, faults in by_source.items())
-
-
-def said_by(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
-    """Describe invalid values that do not come from the environment."""
-    return f"{where}: {'; '.join(_fault(model, dict(fault)) for fault in error.errors(include_url=False))}"
 
 
 def _find_variable(key: str) -> str | None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from support.nodes import Cluster, on_zookeeper
 from typer.testing import CliRunner
 
-from loadmanager.cli.admin import config_export
+from loadmanager.cli import service_runner
 from loadmanager.cli.admin_command import admin
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
@@ -56,7 +56,7 @@ class Operator:
 @pytest.fixture
 def operator(zookeeper: EmbeddedZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_export, "configure_logging", lambda **_: None)
+    monkeypatch.setattr(service_runner, "configure_logging", lambda **_: None)
     return Operator(tmp_path, zookeeper)
 
 

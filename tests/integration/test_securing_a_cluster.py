@@ -16,7 +16,7 @@ from support.waiting import eventually
 from support.zookeeper import a_session
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli import zookeeper_command
+from loadmanager.cli import service_runner
 from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.zookeeper_command import zookeeper as command
 from loadmanager.config.node_settings import Settings
@@ -97,7 +97,7 @@ async def an_agent_lives_and_leaves(cluster: Cluster) -> None:
 async def test_running_cluster_is_secured_and_opened_again(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_command, "configure_logging", lambda **_: None)
+    monkeypatch.setattr(service_runner, "configure_logging", lambda **_: None)
     configured = Configured(tmp_path, f"zk:{zookeeper.connect_string}{chroot}")
     async with Cluster(configured.connect(AclProcess.NODE, {})) as cluster:
         await cluster.start_nodes(2)

@@ -9,18 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.service_runner import existing_store, store_command
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import InvalidNameError, NamespaceName
-from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
+from loadmanager.errors import ForeignStoreError, InvalidRecordError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.store.znode_codec import decode
-from loadmanager.util.logging import configure_logging
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned
 from loadmanager.wire.operator_config import StoredOperatorConfig, standing
@@ -85,26 +82,16 @@ def read_operator_config(
     """Return the URL of the ZooKeeper, its operator config, and the faults of unreadable records. The process ends if
     ZooKeeper cannot be reached.
     """
-    configure_logging(json_lines=False, level="error")
-    url = metadata_store_url or ""
-    try:
-        settings = load_settings(Settings, config)
-        url = url or settings.metadata_store_url
-        return url, *asyncio.run(_read(settings, url))
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
-    except StoreError as error:
-        fail(f"metadataStoreUrl {url}: {error}", EXIT_FAILURE)
+    with store_command(config, metadata_store_url) as settings:
+        return settings.metadata_store_url, *asyncio.run(_read(settings))
 
 
-async def _read(settings: Settings, url: str) -> tuple[StoredOperatorConfig, list[str]]:
-    store = store_of(url, settings, create_chroot=False)
-    await store.start()
-    try:
+async def _read(settings: Settings) -> tuple[StoredOperatorConfig, list[str]]:
+    async with existing_store(settings) as store:
         found = await find_pulsar(store)
         if found is not None:
-            raise ForeignStoreError(f"metadataStoreUrl {url}: this is a Pulsar's metadata ({found})")
+            raise ForeignStoreError(
+                f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({found})"
+            )
         reader = ConfigReader(store)
         return await reader.read(), reader.faults
-    finally:
-        await store.close()
