@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
@@ -174,10 +174,14 @@ class DecisionFollower:
 
     def _decisions(self, stream: Stream) -> Iterator[Json]:
         """Yield the decisions of the stream."""
-        for event, place, data in events(stream.lines()):
-            self._place = place or self._place
-            if event == "decision":
-                yield orjson.loads(data)
+        from loadmanager.client.push_events import EventReader  # noqa: PLC0415 - no other command needs aiohttp
+
+        reader = EventReader()
+        for line in stream.lines():
+            for event in reader.feed(line):
+                self._place = event.id or self._place
+                if event.name == "decision":
+                    yield orjson.loads(event.data)
 
     def _report_fault(self, fault: str) -> None:
         """Print once that the stream is lost, and once that it is back."""
@@ -199,24 +203,6 @@ class DecisionFollower:
             self._shown.popitem(last=False)
         self._request = replace(self._request, query=self._request.query | {"since": entry["lastAt"]})
         return True
-
-
-def events(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Parse server-sent events: kind, id (empty if it has none) and data of each."""
-    kind, place, data = "message", "", list[str]()
-    for line in lines:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if not line:
-            if data:
-                yield kind, place, "\n".join(data)
-            kind, place, data = "message", "", []
-        elif name == "event":
-            kind = value
-        elif name == "id":
-            place = value
-        elif name == "data":
-            data.append(value)
 
 
 def _show_line(entry: Json) -> None:

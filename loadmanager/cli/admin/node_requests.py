@@ -104,11 +104,11 @@ class Stream:
     connection: HTTPConnection
     response: HTTPResponse
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[bytes]:
         """Yield the lines until the stream ends, breaks, or times out."""
         with suppress(OSError, HTTPException):
             while line := self.response.readline(_LONGEST_LINE_BYTES):
-                yield line.decode(errors="replace").rstrip("\r\n")
+                yield line
 
     def close(self) -> None:
         self.response.close()

@@ -9,7 +9,6 @@ from support.recording_node import RecordingNode
 from support.servers import closed_port
 
 from loadmanager.cli.admin import decision_commands
-from loadmanager.cli.admin.decision_commands import events
 
 LIVE, DECISIONS = "/loadbalance/v1/live", "/loadbalance/v1/decisions"
 BUNDLE = "t/ns/0x00000000_0x80000000"
@@ -142,20 +141,3 @@ def test_unreachable_node_ends_follow_at_the_start() -> None:
     done = run_admin("decisions -f", f"http://127.0.0.1:{closed_port()}")
     assert done.exit_code == 3
     assert "--url or LOADMANAGER_ADMIN_URL says where nodes answer" in done.stderr
-
-
-def test_server_sent_events_are_parsed() -> None:
-    lines = [
-        ":comment",
-        "event: a",
-        "id: 1",
-        "data: x",
-        "data:y",
-        "",
-        "",
-        "data: z",
-        "",
-        "event: cut off",
-        "data: never",
-    ]
-    assert list(events(lines)) == [("a", "1", "x\ny"), ("message", "", "z")]
