@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -71,9 +71,9 @@ class AgentCalls(_AgentConnection):
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
         """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` without an answer."""
         url = f"{self._url(owner)}/loadmanager/v1/topics"
-        body = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
+        reply = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
         try:
-            answer = parse_model(TopicsAnswer, body, url)
+            answer = parse_model(TopicsAnswer, reply.body, url)
         except InvalidRecordError as error:
             raise OwnerSilentError(str(error)) from None
         return [topic for topic in answer.topics if topic.hash in bundle.range]
@@ -116,9 +116,8 @@ class AgentCalls(_AgentConnection):
             INCARNATION_HEADER: str(destination.incarnation),
         }
         data = TopicsOfBundle(bundle=str(bundle), topics=list(_as_fits(topics))).to_json()
-        answer = await self._ask("POST", f"{self._url(destination)}/loadmanager/v1/prepare", data=data, headers=headers)
-        if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
-            raise OwnerSilentError(answer.shown())
+        url, expected = f"{self._url(destination)}/loadmanager/v1/prepare", (HTTPStatus.NO_CONTENT, *UNKNOWN)
+        answer = await self._call("POST", url, *expected, data=data, headers=headers)
         return answer.status == HTTPStatus.NO_CONTENT
 
     def _url(self, broker: Registration) -> str:
@@ -127,36 +126,16 @@ class AgentCalls(_AgentConnection):
             raise OwnerSilentError(f"{broker} is not registered with a URL to call")
         return entry.command_url
 
-    async def _call(
-        self,
-        method: str,
-        url: str,
-        expected: HTTPStatus,
-        *,
-        params: dict[str, str] | None = None,
-        data: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> bytes:
-        answer = await self._ask(method, url, params=params, data=data, headers=headers)
-        if answer.status != expected:
-            raise OwnerSilentError(answer.shown())
-        return answer.body
-
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        params: dict[str, str] | None = None,
-        data: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> HttpAnswer:
+    async def _call(self, method: str, url: str, *expected: HTTPStatus, **options: Any) -> HttpAnswer:  # noqa: ANN401 - of `HttpClient.call`
         if self._http is None:
             raise OwnerSilentError("this node is not running")
         try:
-            return await self._http.call(method, url, _TIMEOUT_S, params=params, data=data, headers=headers)
+            answer = await self._http.call(method, url, _TIMEOUT_S, **options)
         except (PeerUnavailableError, InvalidRecordError) as error:
             raise OwnerSilentError(str(error)) from None
+        if answer.status not in expected:
+            raise OwnerSilentError(answer.shown())
+        return answer
 
 
 def _as_fits(topics: Iterable[str]) -> Iterator[str]:
