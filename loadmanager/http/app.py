@@ -57,9 +57,25 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
         *AntiAffinityHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node, forwarder).operations(),
         *ControlHandlers(node, forwarder).operations(),
-        *DrainingHandlers(node, forwarder).operations(),
         *LearnedHandlers(node, forwarder).operations(),
         *ImportHandlers(node, forwarder).operations(),
+        *candidate_operations(node, forwarder, registry, gate),
+        *live.operations(),
+        *watch.operations(),
+    ]
+    app = make_application(node, operations, http, gate, (live, watch))
+    if node.caller.tracing is OFF:
+        fast_path: FastPath = FastLookups(node.lookups, metrics, gate)
+        app[FAST_PATH] = fast_path
+    return app
+
+
+def candidate_operations(
+    node: Candidate, forwarder: Forwarder, registry: CollectorRegistry, gate: AuthGate
+) -> list[Operation]:
+    """Return the operations of every process that can lead."""
+    return [
+        *DrainingHandlers(node, forwarder).operations(),
         *PlanHandlers(node, forwarder).operations(),
         *BrokerHandlers(node).operations(),
         *BrokerStatsHandlers(node).operations(),
@@ -69,17 +85,10 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
         *LineageHandlers(node, forwarder).operations(),
         *AuditHandlers(node, forwarder).operations(),
         *PageHandlers(lambda: node.mirror.nodes).operations(),
-        *live.operations(),
-        *watch.operations(),
         *TimelineHandlers(node.timeline_memory).operations(),
         *TermHandlers(node).operations(),
         *ProbeHandlers(node, registry, gate).operations(),
     ]
-    app = make_application(node, operations, http, gate, (live, watch))
-    if node.caller.tracing is OFF:
-        fast_path: FastPath = FastLookups(node.lookups, metrics, gate)
-        app[FAST_PATH] = fast_path
-    return app
 
 
 def make_gate(settings: Settings | PulsarServiceSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:

@@ -7,19 +7,12 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.http.app import make_application, make_forwarder, make_gate
-from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers
+from loadmanager.http.app import candidate_operations, make_application, make_forwarder, make_gate
 from loadmanager.http.control_routes import ControlHandlers
-from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
-from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.lineage_routes import LineageHandlers
-from loadmanager.http.lookup_routes import OwnershipHandlers
 from loadmanager.http.openapi import TEXT, Operation, Parameter, read
-from loadmanager.http.page_routes import PageHandlers
-from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.pulsar.pulsar_service import PulsarService
@@ -100,21 +93,9 @@ def make_pulsar_app(node: PulsarService) -> web.Application:
     live = LiveHandlers(node.fleet_status, forwarder, gate)
     operations = [
         *PulsarHandlers(node, forwarder).operations(),
-        *TermHandlers(node).operations(),
         *ConfigurationHandlers(node, forwarder).questions(),
         *ControlHandlers(node, forwarder).of_balancing(),
-        *DrainingHandlers(node, forwarder).operations(),
-        *PlanHandlers(node, forwarder).operations(),
-        *BrokerHandlers(node).operations(),
-        *BrokerStatsHandlers(node).operations(),
-        *OwnershipHandlers(node).operations(),
-        *LoadBalanceHandlers(node, forwarder).operations(),
-        *ExplainHandlers(node, forwarder).operations(),
-        *LineageHandlers(node, forwarder).operations(),
-        *AuditHandlers(node, forwarder).operations(),
-        *PageHandlers(lambda: node.mirror.nodes).operations(),
+        *candidate_operations(node, forwarder, registry, gate),
         *live.operations(),
-        *TimelineHandlers(node.timeline_memory).operations(),
-        *ProbeHandlers(node, registry, gate).operations(),
     ]
     return make_application(node, operations, http, gate, (live,), _ASK_PULSAR)

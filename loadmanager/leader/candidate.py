@@ -43,6 +43,7 @@ from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
+from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.liveness import Life
 from loadmanager.store import paths
@@ -136,6 +137,7 @@ class Candidate(ABC):
     audit: AuditTrail
     lineage: LineageReader
     recorder: HistoryRecorder
+    timeline_memory: TimelineMemory
 
     def __init__(
         self,
