@@ -19,7 +19,6 @@ from loadmanager.http.request_bodies import parse_bundle, parse_number, parse_ra
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole
-from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import BundleLineage, merge_lineages
 
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"

@@ -32,7 +32,7 @@ from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.znode_codec import decode, pack, pack_rounded
-from loadmanager.wire.average_records import TimeAverageBrokerData, encode_bundle_data
+from loadmanager.wire.average_records import encode_broker_averages, encode_bundle_data
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 log = structlog.get_logger(__name__)
@@ -187,7 +187,7 @@ class Persistence:
                 averages = model.bundle_averages(namespace)
                 records[paths.bundle_data(namespace)] = await asyncio.to_thread(pack_averages, averages)
         for broker_id, sums in model.broker_time_averages().items():
-            records[paths.broker_time_average(broker_id)] = TimeAverageBrokerData.of(sums).to_json()
+            records[paths.broker_time_average(broker_id)] = encode_broker_averages(sums)
         records[paths.STRATEGY_STATE] = await asyncio.to_thread(pack_within_limit, self._strategy_state())
         changed = {path: data for path, data in records.items() if self._written.get(path) != data}
         await self._write(changed, self._stale_averages())

@@ -27,7 +27,8 @@ from pydantic import (
 from typing_extensions import TypedDict, is_typeddict
 
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire import broker_data, validation
+from loadmanager.wire import average_records, broker_data, validation
+from loadmanager.wire.average_records import BundleData, TimeAverageBrokerData, TimeAverageMessageData
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.control_records import ControlsData
 from loadmanager.wire.learned_records import LearnedData
@@ -85,22 +86,27 @@ _IN_A_DUMP: tuple[tuple[object, object], ...] = (
     (broker_data.Count, Count),
     (broker_data.Sessions, Small),
     (broker_data.Milliseconds, Milliseconds),
+    (average_records.Samples, Small),
     (broker_data.BundleKey, Name),
     (broker_data.AdvertisedListener, dict[str, str]),
 )
 """Field types of a record in a dump, which accepts everything that Pulsar's brokers decide on."""
 
 
-def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
-    """Return the type with the limits of a dump. Records forbid unknown fields; null means absent."""
+def _in_a_dump(given: Any, total: bool | None = None) -> Any:  # noqa: ANN401, FBT001 - a type, which has none
+    """Return the type with the limits of a dump. Records forbid unknown fields; null means absent.
+
+    `total` replaces that of the type: False makes all its fields optional.
+    """
     for declared, dumped in _IN_A_DUMP:
         if given == declared:
             return dumped
     if is_typeddict(given):
         hints = get_type_hints(given, include_extras=True)
-        fields = {name: _in_a_dump(hint) for name, hint in hints.items()}
-        return with_config(STRICT)(TypedDict(given.__name__, fields, total=given.__total__))  # type: ignore[operator]  # made of fields
-    parts = [_in_a_dump(each) for each in get_args(given) if each is not NoneType]
+        fields = {name: _in_a_dump(hint, total) for name, hint in hints.items()}
+        is_total = given.__total__ if total is None else total
+        return with_config(STRICT)(TypedDict(given.__name__, fields, total=is_total))  # type: ignore[operator]  # made of fields
+    parts = [_in_a_dump(each, total) for each in get_args(given) if each is not NoneType]
     if NoneType in get_args(given):
         return parts[0]
     return get_origin(given)[parts[0] if len(parts) == 1 else tuple(parts)] if parts else given
@@ -110,53 +116,10 @@ _DUMPED = GetPydanticSchema(lambda given, handler: handler(_in_a_dump(given)))
 DumpedBroker = Annotated[LocalBrokerData, _DUMPED]
 DumpedStats = Annotated[NamespaceBundleStats, _DUMPED]
 """Fields of a broker's record and of a bundle's, as strict as the rest of a dump."""
-
-
-@with_config(STRICT)
-class MessageAverages(TypedDict, total=False):
-    """Pulsar's TimeAverageMessageData."""
-
-    maxSamples: Small
-    numSamples: Small
-    msgThroughputIn: Amount
-    msgThroughputOut: Amount
-    msgRateIn: Amount
-    msgRateOut: Amount
-
-
-@with_config(STRICT)
-class TimeMeanFigures(TypedDict, total=False):
-    """Mean load of a bundle over time, and its usual deviation: see `core.model.time_means`."""
-
-    msgThroughputIn: Amount
-    msgThroughputOut: Amount
-    msgRateIn: Amount
-    msgRateOut: Amount
-    sigma: Amount
-
-
-@with_config(STRICT)
-class BundleHistory(TypedDict, total=False):
-    """Pulsar's BundleData, and our mean over time."""
-
-    shortTermData: MessageAverages
-    longTermData: MessageAverages
-    topics: Count
-    timeMean: TimeMeanFigures
-
-
-@with_config(STRICT)
-class BrokerAverages(TypedDict, total=False):
-    """Pulsar's TimeAverageBrokerData."""
-
-    shortTermMsgThroughputIn: Amount
-    shortTermMsgThroughputOut: Amount
-    shortTermMsgRateIn: Amount
-    shortTermMsgRateOut: Amount
-    longTermMsgThroughputIn: Amount
-    longTermMsgThroughputOut: Amount
-    longTermMsgRateIn: Amount
-    longTermMsgRateOut: Amount
+_DUMPED_PARTS = GetPydanticSchema(lambda given, handler: handler(_in_a_dump(given, total=False)))
+DumpedAverages = Annotated[BundleData, _DUMPED_PARTS]
+"""Averages of a bundle, all of them optional."""
+DumpedBrokerAverages = Annotated[TimeAverageBrokerData, _DUMPED]
 
 
 @with_config(STRICT)
@@ -328,8 +291,8 @@ class DumpLine(TypedDict, total=False):
 
     takenAt: Milliseconds
     brokers: dict[Name, DumpedBroker]
-    bundleData: dict[Name, BundleHistory]
-    timeAverages: dict[Name, BrokerAverages]
+    bundleData: dict[Name, DumpedAverages]
+    timeAverages: dict[Name, DumpedBrokerAverages]
     preallocated: dict[Name, list[Name]]
     recentlyUnloaded: RecentlyUnloaded
     brokerLoad: dict[Name, PublishedBrokerLoad]
@@ -352,8 +315,8 @@ _KEYS = frozenset(
         DumpLine,
         LocalBrokerData,
         NamespaceBundleStats,
-        BundleHistory,
-        MessageAverages,
+        BundleData,
+        TimeAverageMessageData,
         PublishedBrokerLoad,
         Namespace,
     )

@@ -28,7 +28,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.record_collector import Collected, walk, without_empty_averages
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
-from loadmanager.wire.average_records import BundleData, TimeAverageBrokerData, decode_bundle_data
+from loadmanager.wire.average_records import bundle_data_of, decode_broker_averages, decode_bundle_data
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.control_records import data_of, decode_controls
@@ -164,14 +164,12 @@ async def _averages(store: MetadataStore, collected: Collected) -> None:
     named = {name: paths.bundle_data(name) for name in await walk(store, paths.BUNDLE_DATA, 2)}
     async for _, path, _, histories in collected.read(store, named, decode_bundle_data):
         for bundle, history in histories.items():
-            collected.add(
-                "bundleData", bundle, BundleData.of(history).model_dump(by_alias=True, exclude_none=True), path
-            )
+            collected.add("bundleData", bundle, bundle_data_of(history), path)
     brokers = collected.content["brokers"]
     named = {name: paths.broker_time_average(name) for name in brokers}
-    read = collected.read(store, named, lambda _, text, path: parse_model(TimeAverageBrokerData, text, path))
+    read = collected.read(store, named, lambda _, text, path: decode_broker_averages(text, path))
     async for broker, path, _, record in read:
-        averages = without_empty_averages(record.model_dump(by_alias=True), brokers[broker])
+        averages = without_empty_averages(record, brokers[broker])
         if averages is not None:
             collected.add("timeAverages", broker, averages, path)
 

@@ -20,18 +20,11 @@ from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import METRICS, BrokerReport, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, build_snapshot
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.average_records import AverageLoad, BundleData, TimeAverageBrokerData
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.control_records import controls_of
-from loadmanager.wire.dump_line import (
-    BrokerAverages,
-    BundleHistory,
-    DumpLine,
-    MessageAverages,
-    OwnedBundle,
-    PublishedBrokerLoad,
-    TimeMeanFigures,
-)
+from loadmanager.wire.dump_line import DumpLine, OwnedBundle, PublishedBrokerLoad
 from loadmanager.wire.learned_records import learned_of
 from loadmanager.wire.policy_records import policies_of
 from loadmanager.wire.validation import MAX_TOPICS
@@ -74,7 +67,7 @@ def registration_of(broker: str, data: LocalBrokerData) -> Registration:
     return Registration(BrokerId(broker), data.get("startTimestamp", 0))
 
 
-def load_of(stats: NamespaceBundleStats | MessageAverages | TimeMeanFigures) -> FloatArray:
+def load_of(stats: NamespaceBundleStats | AverageLoad) -> FloatArray:
     """Return the rates and throughputs (4,); 0 for absent ones."""
     rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
     return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
@@ -100,7 +93,7 @@ def _averages(line: DumpLine, learned: LearnedLoads) -> dict[str, BundleAverages
     return averages
 
 
-def _history(history: BundleHistory) -> BundleAverages:
+def _history(history: BundleData) -> BundleAverages:
     short, long = history.get("shortTermData", {}), history.get("longTermData", {})
     samples = short.get("numSamples", 0), long.get("numSamples", 0)
     by_time = history.get("timeMean")
@@ -172,7 +165,7 @@ def _find_row(snapshot: Snapshot, broker: str | None) -> int:
     return NOBODY if row is None else row
 
 
-def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, BrokerAverages]) -> Snapshot:
+def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, TimeAverageBrokerData]) -> Snapshot:
     """Use the sums in the line for the brokers that have them; for others, the sums over their bundles."""
     if not averages:
         return snapshot
@@ -183,7 +176,7 @@ def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, BrokerAverage
     return replace(snapshot, brokers=snapshot.brokers.with_time_average(sums))
 
 
-def _sums(averages: BrokerAverages) -> list[list[float]]:
+def _sums(averages: TimeAverageBrokerData) -> list[list[float]]:
     columns = ("MsgRateIn", "MsgRateOut", "MsgThroughputIn", "MsgThroughputOut")
     figures = cast("Mapping[str, float]", averages)
     return [[figures.get(f"{term}Term{column}", 0.0) for column in columns] for term in ("short", "long")]
