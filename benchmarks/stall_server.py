@@ -47,7 +47,7 @@ class PlansOnly(Executor):
     async def execute_all(
         self,
         steps: Iterable[tuple[Unload, Sequence[Verdict]]],
-        batch: Batch | None = None,  # noqa: ARG002 - nothing waits that could be called off
+        batch: Batch | None = None,  # noqa: ARG002 - nothing waits that could be cancelled
     ) -> None:
         self.steps += len(list(steps))
 

@@ -243,8 +243,8 @@ class ContractBroker:
     async def _build(self, name: str, voided: int, lapses: int) -> None:
         """Opening takes a while and may be cancelled meanwhile."""
         await asyncio.sleep(self.opening_s)
-        called_off = voided != self._voided[name] or (lapses != self._lapses and not self._believes_after_lapse())
-        if not called_off:
+        is_cancelled = voided != self._voided[name] or (lapses != self._lapses and not self._believes_after_lapse())
+        if not is_cancelled:
             first = self._counted[name] if self.does("statistics", "counts on") else 0
             self._topics[name] = OpenTopic(name, first)
 

@@ -29,7 +29,7 @@ from loadmanager.core.protocol.drain_machine import (
     TriedToEnd,
     WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import CalledOff, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
@@ -184,7 +184,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.moving)
     @rule(
-        which=st.integers(0, 99), outcome=st.sampled_from([MOVED, MOVED, STALE, CalledOff("so"), Failed(OSError("no"))])
+        which=st.integers(0, 99), outcome=st.sampled_from([MOVED, MOVED, STALE, Cancelled("so"), Failed(OSError("no"))])
     )
     def move_ends(self, which: int, outcome: Outcome) -> None:
         bundle = sorted(self.moving)[which % len(self.moving)]

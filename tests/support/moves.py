@@ -11,9 +11,9 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership,
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
-    CalledOff,
-    CallOff,
     Cancel,
+    Cancelled,
+    CancelWaiting,
     Commit,
     Committed,
     Ended,
@@ -103,7 +103,7 @@ class MovesHarness:
         self.to_do.clear()
         return move
 
-    def ended(self) -> Moved | Kept | CalledOff | Failed:
+    def ended(self) -> Moved | Kept | Cancelled | Failed:
         action = self.take()
         assert isinstance(action, Ended), action
         assert action.move.phase is Phase.ENDED
@@ -125,7 +125,7 @@ class Whatever:
         """Apply one drawn event."""
         leader, draw = self.leader, self.data.draw
         leader.now_s += draw(st.sampled_from([0.0, 0.1, 1.0]))
-        match draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "call off", "time"])):
+        match draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "cancel waiting", "time"])):
             case "want":
                 destination = draw(st.sampled_from([B, C, None]))
                 self.wanted.append(leader.want(f"t/ns/{len(self.wanted)}", destination))
@@ -136,8 +136,8 @@ class Whatever:
                 leader.step(Signal.MEMBERSHIP)
             case "cancel" if self.wanted:
                 leader.step(Cancel(draw(st.sampled_from(self.wanted))))
-            case "call off":
-                leader.step(CallOff(lambda _: True, "all of them"))
+            case "cancel waiting":
+                leader.step(CancelWaiting(lambda _: True, "all of them"))
             case _:
                 leader.step(Signal.TIME)
 

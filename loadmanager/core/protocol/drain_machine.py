@@ -41,7 +41,7 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome, StaleStepError
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal
 
 PAUSE_S = 1.0
@@ -348,7 +348,7 @@ class DrainMachine:
 def _find_failure(outcome: Outcome) -> str | None:
     """Return the reason why the bundle did not move, None if it did."""
     match outcome:
-        case Kept(refusal=why) | CalledOff(why):
+        case Kept(refusal=why) | Cancelled(why):
             return why
         case Failed(error):
             return str(error)

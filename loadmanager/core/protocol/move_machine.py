@@ -9,11 +9,11 @@ release that it finds.
     (Want)                                                                                            ─▶ WAITING
     WAITING     it gets a permit            its destination prepares        Prepare                   ─▶ PREPARING
                                             else                            Commit its release        ─▶ RELEASING
-                CallOff                                                     Ended: CalledOff
+                CancelWaiting                                               Ended: Cancelled
     PREPARING   Prepared                                                    Commit its release        ─▶ RELEASING
                 MEMBERSHIP                  one of the two is not           StopAsking, Commit its
                                             registered                      release                   ─▶ RELEASING
-                CallOff                                                     StopAsking, Ended: CalledOff
+                CancelWaiting                                               StopAsking, Ended: Cancelled
     RELEASING   Committed                   the owner is registered         AskOwner                  ─▶ ASKED
                                             it is not                       Commit the destination    ─▶ COMPLETING
                 NotCommitted                                                Ended: Failed
@@ -154,7 +154,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class CalledOff:
+class Cancelled:
     """The move was cancelled before it began."""
 
     why: str
@@ -167,7 +167,7 @@ class Failed:
     error: Exception
 
 
-Outcome = Moved | Kept | CalledOff | Failed
+Outcome = Moved | Kept | Cancelled | Failed
 
 # Events
 
@@ -187,7 +187,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOff:
+class CancelWaiting:
     """Cancel the queued moves for which `is_meant` is true."""
 
     is_meant: Callable[[Move], bool]
@@ -238,7 +238,9 @@ class OwnerAnswered:
     is_final: bool = False
 
 
-Event = Want | Resume | CallOff | Cancel | Prepared | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
+Event = (
+    Want | Resume | CancelWaiting | Cancel | Prepared | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
+)
 
 # Actions
 
@@ -333,8 +335,8 @@ class MoveMachine:
             case Resume(move):
                 self._limiter.acquire(move, move.brokers)
                 self._follow(move, move.get_released())
-            case CallOff(is_meant, why):
-                self._call_off([move for move in self._waiting if is_meant(move)], why)
+            case CancelWaiting(is_meant, why):
+                self._cancel_waiting([move for move in self._waiting if is_meant(move)], why)
             case Cancel(move):
                 self._cancel(move)
             case Prepared(move):
@@ -382,10 +384,10 @@ class MoveMachine:
         if move.phase is Phase.PREPARING:
             self._release(move)
 
-    def _call_off(self, moves: Iterable[Move], why: str) -> None:
+    def _cancel_waiting(self, moves: Iterable[Move], why: str) -> None:
         for move in moves:
             self._stop_asking(move)
-            self._end(move, CalledOff(why))
+            self._end(move, Cancelled(why))
 
     def _release(self, move: Move) -> None:
         del self._waiting[move]

@@ -24,7 +24,7 @@ from loadmanager.core.protocol.assignment_machine import Event as Asked
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
-    CallOff,
+    CancelWaiting,
     Commit,
     Committed,
     Ended,
@@ -127,7 +127,7 @@ class SimExecutor:
 
     def cancel_round(self) -> None:
         """Cancel the steps of the last round that have not begun."""
-        self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
+        self._driver.step(CancelWaiting(self._of_round.__contains__, "cancelled before it began"))
         self._of_round = set()
 
     def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> Move:
@@ -140,7 +140,7 @@ class SimExecutor:
 
     def withdraw(self, bundle: str) -> None:
         """Cancel the unload of a bundle if it is still queued."""
-        self._driver.step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+        self._driver.step(CancelWaiting(lambda move: move.bundle == bundle, "cancelled before it began"))
 
     def membership_changed(self) -> None:
         """Step the machine after the end of a registration: moves stop waiting for that owner."""

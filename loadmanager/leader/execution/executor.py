@@ -25,9 +25,9 @@ from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
-    CalledOff,
-    CallOff,
     Cancel,
+    Cancelled,
+    CancelWaiting,
     Commit,
     Committed,
     Ended,
@@ -97,7 +97,7 @@ class Batch:
     """Steps of one round, which can be cancelled together: steps that have not begun are skipped."""
 
     moves: set[Move] = field(default_factory=set)
-    is_called_off: bool = False
+    is_cancelled: bool = False
 
 
 class OwnershipWriter(Protocol):
@@ -179,17 +179,17 @@ class Executor:
 
         async def work() -> None:
             for step, because in remaining:
-                if batch.is_called_off:
+                if batch.is_cancelled:
                     return
                 await self.execute(step, because, batch)
                 await asyncio.sleep(0)  # a refused step yields nowhere else
 
         await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
-    def call_off(self, batch: Batch) -> None:
+    def cancel_batch(self, batch: Batch) -> None:
         """Begin no further step of the batch; moves in flight are finished."""
-        batch.is_called_off = True
-        self._step(CallOff(batch.moves.__contains__, "called off before it began"))
+        batch.is_cancelled = True
+        self._step(CancelWaiting(batch.moves.__contains__, "cancelled before it began"))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Execute one step of a plan; a step that no longer fits the ownership is refused and counted."""
@@ -232,13 +232,13 @@ class Executor:
         try:
             return await self._end_of(move)
         except asyncio.CancelledError:
-            self._step(CallOff(lambda each: each is move, "nobody waits for it any more"))
+            self._step(CancelWaiting(lambda each: each is move, "nobody waits for it any more"))
             raise
 
     def withdraw(self, bundle: str) -> bool:
         """Cancel the unload of a bundle if it still waits; return True if it did."""
         is_waiting = self._moves.is_waiting(bundle)
-        self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+        self._step(CancelWaiting(lambda move: move.bundle == bundle, "cancelled before it began"))
         return is_waiting
 
     async def cancel(self, name: BundleName) -> None:
@@ -399,7 +399,7 @@ class Executor:
                 self._settle(move, done)
             case Kept():
                 self._settle(move, self._on_kept(name, move.get_released(), outcome))
-            case CalledOff(why):
+            case Cancelled(why):
                 self._settle(move, UnloadCancelledError(f"{name}: {why}"))
             case Failed(error):
                 if move not in self._ends:

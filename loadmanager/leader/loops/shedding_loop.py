@@ -118,7 +118,7 @@ class SheddingLoop:
         Waiting steps of the last round are cancelled first: this round decides again, on a projection in which the
         moves in flight are complete.
         """
-        self._executor.call_off(self._batch)
+        self._executor.cancel_batch(self._batch)
         self._batch = Batch()
         started_s = time.monotonic()
         term = self._election.get_term()

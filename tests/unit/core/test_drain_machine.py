@@ -24,7 +24,7 @@ from loadmanager.core.protocol.drain_machine import (
     TriedToEnd,
     WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome
 from loadmanager.core.protocol.state_machine import Signal
 
 
@@ -100,7 +100,7 @@ def test_rate_covers_the_last_minute_and_at_most_1000_bundles() -> None:
     ("outcome", "why"),
     [
         (Kept(Ownership(), OwnershipReason.UNLOAD_FAILED, "503"), "503"),
-        (CalledOff("cancelled"), "cancelled"),
+        (Cancelled("cancelled"), "cancelled"),
         (Failed(RuntimeError("lost")), "lost"),
     ],
 )
@@ -131,7 +131,7 @@ def test_bundle_without_another_broker_is_paused_with_its_reason(leader: DrainsH
 
 def test_moved_bundle_is_no_longer_paused(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
-    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    leader.step(MoveEnded("t/1", Cancelled("cancelled")))
     leader.look()
     leader.step(DrainPlanned(plan(away("t/1"))))
     leader.step(MoveEnded("t/1", MOVED))
@@ -159,12 +159,12 @@ def test_a_stale_step_is_planned_again_but_not_at_once(leader: DrainsHarness) ->
 
 def test_cancelled_drain_withdraws_its_moves_and_drops_pauses(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2")
-    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    leader.step(MoveEnded("t/1", Cancelled("cancelled")))
     leader.controls = Controls()
     assert leader.drains.wake_s is not None
     assert leader.look() == [WithdrawMove("t/2")]
     assert leader.drains.find(A.broker) is None
-    leader.step(MoveEnded("t/2", CalledOff("cancelled")))
+    leader.step(MoveEnded("t/2", Cancelled("cancelled")))
     assert drain.failed == 2
     leader.controls = drained(A, since_s=60.0)
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]

@@ -18,9 +18,9 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.move_machine import (
     AskOwner,
-    CalledOff,
-    CallOff,
     Cancel,
+    Cancelled,
+    CancelWaiting,
     Commit,
     Committed,
     Ended,
@@ -93,8 +93,8 @@ def test_move_cancelled_during_preparation_releases_nothing(leader: MovesHarness
     move = prepared(leader)
     leader.want("t/ns/2", C)
     assert not leader.to_do, "the only slot is taken"
-    stop, ended, begun = leader.step(CallOff(lambda each: each is move, "another plan"))
-    assert (stop, ended) == (StopAsking(move), Ended(move, CalledOff("another plan")))
+    stop, ended, begun = leader.step(CancelWaiting(lambda each: each is move, "another plan"))
+    assert (stop, ended) == (StopAsking(move), Ended(move, Cancelled("another plan")))
     assert isinstance(begun, Commit), "the next one begins"
     assert leader.records["t/ns/b"].state is OwnershipState.OWNED
     assert not leader.step(Prepared(move)), "nobody waits for it any more"
@@ -154,9 +154,9 @@ def test_queued_move_does_nothing_and_can_be_cancelled(leader: MovesHarness) -> 
     assert [type(each) for each in leader.to_do] == [Commit]
     assert [leader.moves.is_waiting(f"t/ns/{each}") for each in (1, 2, 3)] == [False, True, True]
     leader.to_do.clear()
-    leader.step(CallOff(lambda move: move is second, "the plan is out of date"))
-    assert leader.ended() == CalledOff("the plan is out of date")
-    assert not leader.step(CallOff(lambda move: move is first, "too late")), "it has begun"
+    leader.step(CancelWaiting(lambda move: move is second, "the plan is out of date"))
+    assert leader.ended() == Cancelled("the plan is out of date")
+    assert not leader.step(CancelWaiting(lambda move: move is first, "too late")), "it has begun"
     leader.step(NotCommitted(first, IllegalTransitionError("it has moved on")))
     ended, begun = leader.to_do
     assert isinstance(ended, Ended)

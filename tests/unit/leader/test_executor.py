@@ -368,7 +368,7 @@ async def test_queued_step_does_not_begin_after_its_batch_is_cancelled() -> None
         executor, batch = leader.node.executor, Batch()
         shedding = asyncio.create_task(executor.execute_all(((step, []) for step in steps), batch))
         await eventually(lambda: broker.unloads and executor._moves.is_waiting(bundles[1]))
-        executor.call_off(batch)
+        executor.cancel_batch(batch)
         broker.may_answer.set()
         await shedding
         assert len(broker.unloads) == 1
