@@ -33,7 +33,7 @@ MOVE = "/bench/move?namespace=tenant/watched"
 TARGET_P99_MS = 100.0
 TARGET_SILENT_KIB = 256.0
 _BETWEEN_S = 0.3
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _SETTLED_S = 2.0
 _OPENED_AT_A_TIME = 200
 
@@ -56,7 +56,7 @@ class Arrivals:
             self._all.set()
 
     async def all(self) -> list[float]:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             await self._all.wait()
         return sorted(self.at_s)
 
@@ -216,7 +216,7 @@ async def few(bench: Bench) -> list[Measured]:
 
 
 async def measure(server: Server, part: Callable[[Bench], Awaitable[list[Measured]]], title: str) -> None:
-    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(_PATIENCE_S)) as http:
+    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as http:
         bench = Bench(server, http)
         await bench.move("tenant/large")
         await bench.move("tenant/watched")

@@ -257,8 +257,8 @@ class StuckDetector:
         self._refused[bundle] = (first_s if now_s - last_s <= _APART_S else now_s), now_s
 
     def asks_for_no_lease(self, now_s: float) -> bool:
-        patience_s = max(NO_LEASE_S, 3 * self.longest_lease_s)
-        return self._asked_s is not None and now_s - self._asked_s > patience_s
+        timeout_s = max(NO_LEASE_S, 3 * self.longest_lease_s)
+        return self._asked_s is not None and now_s - self._asked_s > timeout_s
 
     def find_fault(self, now_s: float) -> str | None:
         """Return why the broker is stuck, as a sentence without a subject; None while it is not."""

@@ -159,7 +159,7 @@ async def _open_stage(options: _Options) -> AsyncIterator[RuleStage]:
             process = LocalProcess(psutil.Process(running.pid))
         stage = RuleStage(
             ScriptedAgent(event_log),
-            BrokerUnderTest(options.url, http, event_log, pace.patience_s),
+            BrokerUnderTest(options.url, http, event_log, pace.timeout_s),
             event_log,
             pace,
             listen,

@@ -54,7 +54,9 @@ _Master = Annotated[
         metavar="URL", help="Spark master, such as spark://host:7077 or yarn; default: all cores of this machine."
     ),
 ]
-_Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
+_MasterTimeout = Annotated[
+    float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")
+]
 _KeepDays = Annotated[int, typer.Option("--keep-days", min=1, help="Days for which windows are kept.")]
 _Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated.")]
 
@@ -78,7 +80,7 @@ def run(
     keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     master: _Master = None,
-    master_timeout: _Patience = 60.0,
+    master_timeout: _MasterTimeout = 60.0,
     conf: _Conf = None,
 ) -> None:
     """Run ingest, balance, forecast, capacity, advice, what-if and report over a range of a history."""
@@ -113,7 +115,7 @@ def stream(
     keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     master: _Master = None,
-    master_timeout: _Patience = 60.0,
+    master_timeout: _MasterTimeout = 60.0,
     conf: _Conf = None,
 ) -> None:
     """Run the step ingest once, or repeatedly while a history grows."""
@@ -131,7 +133,9 @@ def stream(
 
 
 @command(pipeline, "publish")
-def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
+def publish(
+    out: _Out, master: _Master = None, master_timeout: _MasterTimeout = 60.0, conf: _Conf = None
+) -> AdminRequest:
     """Publish the learned loads to the leader, which assumes them for bundles without a report."""
     with _one_line_errors():
         from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed

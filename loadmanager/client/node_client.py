@@ -127,8 +127,8 @@ class Nodes:
         """Open the watch stream of one node. Raises `NodeFailedError`, also while it is read."""
         query = [("protocol", PROTOCOL), *(("namespace", name) for name in namespaces)]
         marked = {"Last-Event-ID": ",".join(marks)} if marks else {}
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
-        async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", patience, marked) as response:
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
+        async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", limits, marked) as response:
             if response.status in _NOT_PUSHED and (reason := await _reason(response)):
                 raise _NOT_PUSHED[response.status](f"{url} answered {response.status} {reason}")
             if response.status != HTTPStatus.OK:
@@ -139,8 +139,8 @@ class Nodes:
 
     async def _lookup_at(self, url: str, path: str) -> Owner | NotNow:
         """Ask one node. Raises as `lookup` does, and `NodeFailedError`."""
-        patience = aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._get(url, path, patience) as response:
+        limits = aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._get(url, path, limits) as response:
             if response.status == HTTPStatus.OK:
                 try:
                     return Owner.of_json(parse_object(await _body(response), "answer"), "answer")
@@ -155,14 +155,14 @@ class Nodes:
 
     @asynccontextmanager
     async def _get(
-        self, url: str, path: str, patience: aiohttp.ClientTimeout, marked: Mapping[str, str] | None = None
+        self, url: str, path: str, limits: aiohttp.ClientTimeout, marked: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         headers = {**(marked or {})}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token.read()}"
         try:
             async with self._session.get(
-                URL(url + path, encoded=True), headers=headers, timeout=patience, allow_redirects=False, ssl=self._ssl
+                URL(url + path, encoded=True), headers=headers, timeout=limits, allow_redirects=False, ssl=self._ssl
             ) as response:
                 yield response
         except TimeoutError:

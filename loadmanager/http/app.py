@@ -98,10 +98,10 @@ def make_gate(settings: Settings | PulsarServiceSettings, registry: CollectorReg
     return gate
 
 
-def make_forwarder(node: Candidate, patience_s: float) -> tuple[Forwarder, HttpClient]:
+def make_forwarder(node: Candidate, leader_timeout_s: float) -> tuple[Forwarder, HttpClient]:
     """Build the forwarder to the leader, which sends the caller's token instead of the node's own."""
     http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
-    return Forwarder(node, http, patience_s), http
+    return Forwarder(node, http, leader_timeout_s), http
 
 
 def make_application(

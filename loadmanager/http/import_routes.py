@@ -33,7 +33,7 @@ from loadmanager.wire.operator_config import (
 )
 
 _CREATED_AT_A_TIME = 50
-_PATIENCE_S = 300.0
+_IMPORT_TIMEOUT_S = 300.0
 """Restoring ten thousand namespaces takes minutes."""
 
 
@@ -75,7 +75,7 @@ class ImportHandlers(LeaderHandlers[Node]):
                 note_change(request, None, [f"{each.change} {each.kind} {each.name}" for each in changes] or None)
             return Changes(changes=changes)
 
-        return await self._forwarder.run_on_leader(request, act, _PATIENCE_S)
+        return await self._forwarder.run_on_leader(request, act, _IMPORT_TIMEOUT_S)
 
     def _current(self) -> StoredOperatorConfig:
         operator_config = self._node.mirror.operator_config

@@ -59,14 +59,14 @@ def unloading_timeout_s(settings: Settings) -> float:
 class Forwarder:
     """Handles a request here if this node leads, and forwards it to the leader otherwise.
 
-    Without a leader, or while this node becomes leader, it waits for the next leader up to `patience_s`; then it raises
-    `NoLeaderError`. A forwarded request is not forwarded again.
+    Without a leader, or while this node becomes leader, it waits for the next leader up to `leader_timeout_s`; then it
+    raises `NoLeaderError`. A forwarded request is not forwarded again.
     """
 
-    def __init__(self, leadership: Candidate, http: HttpClient, patience_s: float) -> None:
+    def __init__(self, leadership: Candidate, http: HttpClient, leader_timeout_s: float) -> None:
         self._leadership = leadership
         self._http = http
-        self._patience_s = patience_s
+        self._leader_timeout_s = leader_timeout_s
         self._is_refused = False
 
     async def on_leader(self, request: web.Request, act: Callable[[], object], timeout_s: float = 0.0) -> web.Response:
@@ -74,8 +74,8 @@ class Forwarder:
 
         A forwarded request gets `timeout_s`, but at least the node's own timeout.
         """
-        timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
-        deadline_s = time.monotonic() + self._patience_s
+        timeout_s = max(timeout_s, self._leader_timeout_s + _MARGIN_S)
+        deadline_s = time.monotonic() + self._leader_timeout_s
         while True:
             changed = self._leadership.leader_changed
             try:

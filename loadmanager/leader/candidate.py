@@ -115,7 +115,7 @@ class MetricSamples:
 class Candidate(ABC):
     """Base of processes that can lead; subclasses define the leader's work.
 
-    `mirror` copies the store of the election. A leader that does not answer `caller` for `patience_s` is replaced
+    `mirror` copies the store of the election. A leader that does not answer `caller` for `leader_timeout_s` is replaced
     early; 0 disables that. `life` identifies this process. Subclasses create the attributes declared here.
     """
 
@@ -145,7 +145,7 @@ class Candidate(ABC):
         mirror: ClusterMirror,
         node_id: str,
         service_url: str,
-        patience_s: float,
+        leader_timeout_s: float,
         caller: Caller,
         life: Life | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class Candidate(ABC):
         self._life = life or Life(kind="node")
         record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
         self.election = Election(store, mirror, record, self._on_elected, self._on_deposed)
-        self.leader_watch = LeaderWatch(store, mirror, self.election, caller, patience_s, self._life)
+        self.leader_watch = LeaderWatch(store, mirror, self.election, caller, leader_timeout_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completes when the leader changes or this node begins to lead; a new future then replaces it."""

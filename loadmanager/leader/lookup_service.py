@@ -39,13 +39,13 @@ class OwnerLookups:
         assigner: AssignmentDriver,
         executor: Executor,
         leads: Callable[[], bool],
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         self._mirror = mirror
         self._assigner = assigner
         self._executor = executor
         self._leads = leads
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     def find_owner(self, topic: TopicName) -> BrokerEntry | None:
         """Return the current owner of a topic's bundle from memory; None when it has none."""
@@ -57,11 +57,11 @@ class OwnerLookups:
 
         Return the deadline to pass to `lookup`, which returns or raises the outcome of each. The clock is monotonic.
         """
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + self._timeout_s
         asked = topics if self._leads() else ()
         waiting = [each for topic in asked if (each := self._ask(topic)) is not None]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 for each in waiting:
                     with contextlib.suppress(LoadManagerError, IllegalTransitionError):
                         await each
@@ -84,7 +84,7 @@ class OwnerLookups:
         Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
         """
         if deadline_s is None:
-            deadline_s = time.monotonic() + self._patience_s
+            deadline_s = time.monotonic() + self._timeout_s
         while True:
             entry, index = self._mirror.bundle_of_topic(topic)
             owner = self._mirror.find_owner(entry.state.ownerships[index])

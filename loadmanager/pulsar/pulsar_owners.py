@@ -57,15 +57,15 @@ class PulsarOwners:
 
     async def close(self) -> None: ...
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Move the bundle within `patience_s`; see the table of the module."""
+    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
+        """Move the bundle within `timeout_s`; see the table of the module."""
         source, destination = _broker(released.owner), _broker(released.destination)
         try:
-            async with asyncio.timeout(max(patience_s, _SHORTEST_S)):
+            async with asyncio.timeout(max(timeout_s, _SHORTEST_S)):
                 return await self._move(name, source, destination)
         except TimeoutError:
             owner = _broker(self._intake.owners.get(str(name)))
-            return OwnerRefusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
+            return OwnerRefusal(f"after {timeout_s:.1f} s {owner or 'nobody'} has it", is_final=True)
         except PulsarRefusedError as error:
             return OwnerRefusal(str(error), is_final=not _is_temporary(error))
         except (PulsarUnreachableError, InvalidRecordError) as error:

@@ -69,13 +69,13 @@ class PromptClient(KazooClient):
         listener: Listener,
         access: Access = ANYBODY,
     ) -> None:
-        patience_s = session_timeout_s / 3
+        network_timeout_s = session_timeout_s / 3
         retry = KazooRetry(
-            _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
+            _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(network_timeout_s, _LONGEST_RETRY_S)
         )
-        sockets = Sockets(patience_s, access.tls)
+        sockets = Sockets(network_timeout_s, access.tls)
         super().__init__(hosts, session_timeout_s, handler=sockets, connection_retry=retry)
-        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener, access)
+        self._wire = _Connection(self, self._conn_retry.copy(), network_timeout_s, clock, listener, access)
         self._connection = self._wire
         self._gate = threading.Lock()
         self._listener = listener
@@ -151,7 +151,7 @@ class _Connection(ConnectionHandler):
         self,
         client: PromptClient,
         retry: KazooRetry,
-        patience_s: float,
+        network_timeout_s: float,
         clock: Callable[[], float],
         listener: Listener,
         access: Access,
@@ -159,7 +159,7 @@ class _Connection(ConnectionHandler):
         super().__init__(client, retry, sasl_options=_sasl_options(access.credentials))
         self.granted = (0.0, 0.0)
         self.over_asked_at_s: float | None = None
-        self._patience_s = patience_s
+        self._network_timeout_s = network_timeout_s
         self._clock = clock
         self._listener = listener
         self._access = access
@@ -192,7 +192,7 @@ class _Connection(ConnectionHandler):
         except _HungUpError:
             self._listener.on_session(store_session.HungUp(address))
             is_over = not self.client.has_no_session and self.over_asked_at_s == self.granted[1]
-            if not is_over or not session_works(address, self._patience_s, self._access.tls, named=host):
+            if not is_over or not session_works(address, self._network_timeout_s, self._access.tls, named=host):
                 raise
             self._close_socket()
         try:
@@ -210,7 +210,7 @@ class _Connection(ConnectionHandler):
         """Send a request of the handshake; after our timeout the next server is tried."""
         asked_at_s = self._clock()
         try:
-            answer = super()._invoke(min(timeout, self._patience_s), request, xid)
+            answer = super()._invoke(min(timeout, self._network_timeout_s), request, xid)
         except ConnectionDropped as error:
             if isinstance(error.__context__, ssl.SSLError):
                 raise ServerRefusedError(say(error.__context__)) from error

@@ -28,20 +28,20 @@ class ServerRefusedError(ConnectionDropped):
 
 
 class Sockets(SequentialThreadingHandler):
-    """Socket factory. Connecting, and each acknowledgement, take at most `patience_s`. With `named`, the server's
-    certificate must name that host, whatever address is used.
+    """Socket factory. Connecting, and each acknowledgement, take at most `network_timeout_s`. With `named`, the
+    server's certificate must name that host, whatever address is used.
     """
 
-    def __init__(self, patience_s: float, tls: TlsContext | None, named: str | None = None) -> None:
+    def __init__(self, network_timeout_s: float, tls: TlsContext | None, named: str | None = None) -> None:
         super().__init__()
-        self._patience_s = patience_s
+        self._network_timeout_s = network_timeout_s
         self._tls = tls
         self._named = named
 
     def create_connection(self, *args: object, **kwargs: object) -> socket.socket:
-        connection = super().create_connection(*args, **{**kwargs, "timeout": self._patience_s})
+        connection = super().create_connection(*args, **{**kwargs, "timeout": self._network_timeout_s})
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._patience_s * 1000))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._network_timeout_s * 1000))
         if self._tls is None:
             return connection
         try:
@@ -80,8 +80,10 @@ def session_works(connect_string: str, timeout_s: float, tls: TlsContext | None 
 
     Over TLS the server's certificate must name the host `named`, or the requested one.
     """
-    patience_s = min(SESSION_TIMEOUT_S, timeout_s)
-    client = KazooClient(connect_string, patience_s, handler=Sockets(patience_s, tls, named or None), logger=_silent)
+    network_timeout_s = min(SESSION_TIMEOUT_S, timeout_s)
+    client = KazooClient(
+        connect_string, network_timeout_s, handler=Sockets(network_timeout_s, tls, named or None), logger=_silent
+    )
     try:
         client.start(timeout_s)
     except (KazooException, KazooTimeoutError):

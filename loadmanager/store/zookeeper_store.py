@@ -586,13 +586,13 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], None],
         loop.call_soon_threadsafe(callback, *args)
 
 
-async def _shut_down(client: PromptClient, patience_s: float) -> None:
+async def _shut_down(client: PromptClient, timeout_s: float) -> None:
     """End the session at the server; after the timeout, drop kazoo's connection."""
     loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(max_workers=1)
     ending = loop.run_in_executor(executor, client.shut_down)
     try:
-        await asyncio.wait([ending], timeout=patience_s)
+        await asyncio.wait([ending], timeout=timeout_s)
         while not ending.done():
             client.drop()
             await asyncio.wait([ending], timeout=_POLL_S)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 from support.frames import rows_of
-from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_cluster
+from support.standalone import SOON_WARM, TIMEOUT_S, Standalone, a_standalone_cluster
 from support.waiting import eventually_sync, patience
 from support.whole_run import TRIED, Done, in_order
 
@@ -22,7 +22,7 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.util.jvm import get_java, spark_java_home
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * TIMEOUT_S)]
 
 LOOKS_EVERY_S = 0.1
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -39,7 +39,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": SOON_WARM,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.network.timeout": f"{PATIENCE_S:.0f}s",
+    "spark.network.timeout": f"{TIMEOUT_S:.0f}s",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -73,7 +73,7 @@ def test_run_survives_a_lost_worker(
         "--scenarios",
         scenarios,
         "--master-timeout",
-        f"{PATIENCE_S:g}",
+        f"{TIMEOUT_S:g}",
     ]
     given = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
     with subprocess.Popen(

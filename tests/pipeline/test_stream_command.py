@@ -22,7 +22,7 @@ from loadmanager.cli import main
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 Stream = Callable[..., tuple[int, list[str]]]
 
 
@@ -55,7 +55,7 @@ def once(condition: Callable[[], object], then: Callable[[], object]) -> Iterato
 
     def wait() -> None:
         try:
-            eventually_sync(condition, least_s=PATIENCE_S)
+            eventually_sync(condition, least_s=TIMEOUT_S)
         except AssertionError as error:
             failures.append(error)
         then()
@@ -88,7 +88,7 @@ def test_stop_ends_with_the_open_batch(spark: SparkSession, stream: Stream, tabl
     def go_on() -> None:
         write_minutes(history, range(2, 4), first=50)
         try:
-            eventually_sync(lambda: tables.rows("clean_broker_reports") == 8, least_s=PATIENCE_S)
+            eventually_sync(lambda: tables.rows("clean_broker_reports") == 8, least_s=TIMEOUT_S)
         finally:
             told(signal.SIGTERM)()
 
@@ -108,11 +108,11 @@ def test_killed_batch_is_repeated(spark: SparkSession, stream: Stream, tables: T
     settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     with Processes(tmp_path) as processes:
         started = processes.start("stream", [*arguments, *settings], tmp_path / "log")
-        eventually_sync(lambda: tables.has("clean_broker_reports"), least_s=PATIENCE_S)
+        eventually_sync(lambda: tables.has("clean_broker_reports"), least_s=TIMEOUT_S)
         others = psutil.Process(started).children(recursive=True)
         assert others
         processes.signal("stream", signal.SIGKILL)
-        eventually_sync(lambda: not any(map(is_alive, others)), least_s=PATIENCE_S)
+        eventually_sync(lambda: not any(map(is_alive, others)), least_s=TIMEOUT_S)
     assert not tables.has("broker_windows")
     write_minutes(history, range(2, 3), first=50)
     assert stream(history) == (0, [MADE])

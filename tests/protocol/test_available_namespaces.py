@@ -8,7 +8,7 @@ from protocol.schedules import DO, Step, begin, calm, kill, live
 from protocol.world import NAMESPACE, Shape, World
 
 _OUTAGE_S = 60.0
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def _all_have_leases(world: World) -> bool:
@@ -42,7 +42,7 @@ async def _begin_available(world: World) -> None:
             NAMESPACE in hosting._contract.available for hosting in brokers if hosting.topics
         )
 
-    assert await world.wait_until(is_known, _PATIENCE_S)
+    assert await world.wait_until(is_known, _TIMEOUT_S)
 
 
 def _run(shape: Shape, main: Callable[[World], Coroutine[None, None, None]]) -> None:
@@ -62,7 +62,7 @@ def test_outage_of_zookeeper_and_all_nodes_closes_no_topic() -> None:
         world.zookeeper.go_on()
         for process in world.of("node"):
             world.start(process.name)
-        assert await world.wait_until(lambda: _all_have_leases(world) and _serve_once(world), _PATIENCE_S)
+        assert await world.wait_until(lambda: _all_have_leases(world) and _serve_once(world), _TIMEOUT_S)
 
     _run(Shape(nodes=2, brokers=3, bundles=8, topics=8, available=True), main)
 
@@ -78,10 +78,10 @@ def test_cut_off_broker_serves_beside_the_next_owner_until_reconnected() -> None
         def has_next_owners() -> bool:
             return _all_have_leases(world) and all(len(_serving(world, topic)) == 2 for topic in cut_off)
 
-        assert await world.wait_until(has_next_owners, _PATIENCE_S)
+        assert await world.wait_until(has_next_owners, _TIMEOUT_S)
         assert not any(len(_serving(world, topic)) > 1 for topic in world.topics if topic not in cut_off)
         DO["mend ZooKeeper's network"](world, step)
-        assert await world.wait_until(lambda: _serve_once(world), _PATIENCE_S)
+        assert await world.wait_until(lambda: _serve_once(world), _TIMEOUT_S)
 
     _run(Shape(nodes=2, brokers=3, bundles=8, topics=8, available=True), main)
 
@@ -90,7 +90,7 @@ def test_exclusive_namespace_is_not_served_without_leases() -> None:
     async def main(world: World) -> None:
         calm(world)
         await begin(world)
-        assert await world.wait_until(lambda: _all_have_leases(world), _PATIENCE_S)
+        assert await world.wait_until(lambda: _all_have_leases(world), _TIMEOUT_S)
         world.zookeeper.stop()
         await world.wait(_OUTAGE_S)
         assert not any(_serving(world, topic) for topic in world.topics)

@@ -292,7 +292,7 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         lambda: patch("protocol.world._VirtualLife.is_over", lambda *_: True),
         nodes_that_reject_each_other,
     ),
-    "patience grows with the slowest answers": (
+    "timeout grows with the slowest answers": (
         lambda: patch.object(failure_detector, "_TIMES_SLOWEST", 0.0),
         busy_machines,
     ),

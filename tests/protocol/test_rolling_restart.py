@@ -43,7 +43,7 @@ class Client:
     world: World
     topic: str
     owners: LookupClient
-    patience_s: float
+    timeout_s: float
     waited_s: list[float] = field(default_factory=list)
     failed: list[float] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class Client:
         while True:
             began_s = self.world.loop.now_s
             while not await self._is_served():
-                if self.world.loop.now_s - began_s > self.patience_s:
+                if self.world.loop.now_s - began_s > self.timeout_s:
                     self.failed.append(began_s)
                     break
             self.waited_s.append(self.world.loop.now_s - began_s)
@@ -59,7 +59,7 @@ class Client:
 
     async def _is_served(self) -> bool:
         try:
-            owner = await self.owners.lookup(self.topic, self.patience_s)
+            owner = await self.owners.lookup(self.topic, self.timeout_s)
         except LoadManagerError:
             return False
         if await self._status_at(owner.broker_id) == HTTPStatus.NO_CONTENT:
@@ -79,9 +79,9 @@ class Client:
 class Fleet:
     """The brokers of a world and their clients; `moves` counts the changes of each bundle's broker."""
 
-    def __init__(self, world: World, patience_s: float) -> None:
+    def __init__(self, world: World, timeout_s: float) -> None:
         self.world = world
-        self.patience_s = patience_s
+        self.timeout_s = timeout_s
         self.clients: list[Client] = []
         self.moves: Counter[str] = Counter()
         self._owners: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Fleet:
         """Run a client process that uses a part of the topics."""
         urls = [self.world.node_url(each) for each in range(self.world.shape.nodes)]
         async with LookupClient(urls, namespaces=[NAMESPACE], chance=random.Random(number)) as owners:
-            mine = [Client(self.world, each, owners, self.patience_s) for each in self.world.topics[number::_CLIENTS]]
+            mine = [Client(self.world, each, owners, self.timeout_s) for each in self.world.topics[number::_CLIENTS]]
             self.clients += mine
             await asyncio.gather(*(client.run() for client in mine))
 
@@ -171,12 +171,12 @@ async def held_off(fleet: Fleet, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("restarted", "patience_s", "most_moves"),
+    ("restarted", "timeout_s", "most_moves"),
     deep_except([(drained, 2.0, 3)], [(drained, 2.0, 3), (held_off, 15.0, 0)]),
 )
 def test_every_broker_restarts_and_no_request_fails(
     restarted: Callable[[Fleet, int], Awaitable[None]],
-    patience_s: float,
+    timeout_s: float,
     most_moves: int,
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -185,12 +185,12 @@ def test_every_broker_restarts_and_no_request_fails(
     async def main(world: World) -> None:
         calm(world)
         await begin(world)
-        fleet = Fleet(world, patience_s)
+        fleet = Fleet(world, timeout_s)
         fleets.append(fleet)
         await fleet.begin()
         for number in range(BROKERS):
             await restarted(fleet, number)
-        await world.wait(patience_s)
+        await world.wait(timeout_s)
         assert all(client.owners.resolve(client.topic) for client in fleet.clients), "it was pushed to them"
 
     world = live(1, Shape(2, BROKERS, BROKERS * _BUNDLES_PER_BROKER, BROKERS * _TOPICS_PER_BROKER), main)

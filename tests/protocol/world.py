@@ -53,12 +53,12 @@ DRIFT = 0.0049
 """Drift of each clock: one runs at most a hundredth faster than another, as the contract allows."""
 _ANOTHER_VERSION = 0.2
 """Share of processes of nodes and agents with another version."""
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 UNLOADS_AT_A_TIME = 2
 """Limit in the nodes' settings; operators only lower it."""
 _STORY_LINES = 400
 _CLIENT_PAUSE_S = 1.0
-_CLIENT_PATIENCE_S = 5.0
+_CLIENT_TIMEOUT_S = 5.0
 
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
@@ -265,7 +265,7 @@ class World:
         name = f"{method} {url} at {self.loop.now_s:.3f} s (request {self._asked})"
         self.unanswered[name] = self.loop.now_s
         options: dict[str, Any] = {} if body is None else {"json": body}
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         try:
             async with ClientSession().request(method, url, timeout=timeout, **options) as answer:
                 if answer.status not in _ANSWERS:
@@ -301,10 +301,10 @@ class World:
         owners = self.owners[name]
         status = 0
         with contextlib.suppress(LoadManagerError):
-            owner = await owners.lookup(topic, _CLIENT_PATIENCE_S)
+            owner = await owners.lookup(topic, _CLIENT_TIMEOUT_S)
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 url = f"http://{owner.broker_id}/serve?topic={topic}"
-                async with ClientSession().get(url, timeout=aiohttp.ClientTimeout(total=_CLIENT_PATIENCE_S)) as answer:
+                async with ClientSession().get(url, timeout=aiohttp.ClientTimeout(total=_CLIENT_TIMEOUT_S)) as answer:
                     status = answer.status
             if status != _NO_CONTENT:
                 owners.refused(topic, owner.broker_id)

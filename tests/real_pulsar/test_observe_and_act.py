@@ -33,7 +33,7 @@ QUICK = {**LEVEL_SETTINGS, "loadBalancerSheddingIntervalMinutes": "0.1"}
 """A round every 6 s, so that a test sees several, by traffic: usage of hosts is measured once a minute."""
 NO_SHEDDING = {"loadBalancerLoadSheddingStrategy": "OverloadShedder"}
 """No broker is overloaded, so only an operator's order moves a bundle."""
-PATIENCE_S = 150.0
+TIMEOUT_S = 150.0
 LEVELLING_S = 400.0
 """A round, two measurements of the hosts, which Pulsar makes once a minute, and the next round; then three more."""
 
@@ -71,7 +71,7 @@ def skewed(cluster: PulsarCluster, skew: Skew, load: RunningLoad) -> RunningLoad
 @pytest.fixture
 def reported(operator: Operator, skew: Skew, skewed: RunningLoad) -> RunningLoad:
     """The skewed load, once the brokers report it: they measure the rates of topics once a minute."""
-    eventually_sync(lambda: are_reported(operator, skew), "the load in the brokers' statistics", least_s=PATIENCE_S)
+    eventually_sync(lambda: are_reported(operator, skew), "the load in the brokers' statistics", least_s=TIMEOUT_S)
     return skewed
 
 
@@ -111,7 +111,7 @@ def planned(command: PulsarCommand) -> list[int]:
 
 def wait_for_rounds(command: PulsarCommand, more: int) -> None:
     wanted = len(planned(command)) + more
-    eventually_sync(lambda: len(planned(command)) >= wanted, f"{more} more rounds", least_s=PATIENCE_S)
+    eventually_sync(lambda: len(planned(command)) >= wanted, f"{more} more rounds", least_s=TIMEOUT_S)
 
 
 def has_led(command: PulsarCommand) -> bool:
@@ -130,7 +130,7 @@ def wait_until_level(command: PulsarCommand, operator: Operator, skew: Skew) -> 
 
 def wait_until_acting(command: PulsarCommand) -> None:
     try:
-        eventually_sync(lambda: command.status()["acting"], "it acts", least_s=PATIENCE_S)
+        eventually_sync(lambda: command.status()["acting"], "it acts", least_s=TIMEOUT_S)
     except AssertionError:
         pytest.fail(f"it does not act: {command.status()}")
 
@@ -148,7 +148,7 @@ def test_observe_writes_nothing(
     before, log = operator.owners(skew.namespace), LeaderLog.follow(cluster)
     command = start("observe")
     wait_for_rounds(command, 3)
-    eventually_sync(lambda: any(planned(command)), "a round that would move something", least_s=PATIENCE_S)
+    eventually_sync(lambda: any(planned(command)), "a round that would move something", least_s=TIMEOUT_S)
     assert not sessions_of(cluster.zookeeper, command.process.pid)
     assert command.stop() == 0
     assert operator.owners(skew.namespace) == before
@@ -165,9 +165,9 @@ def test_diary_has_moves_by_others_and_the_history_replays(
     bundle, source, destination = operator.bundles_of(skew.namespace)[0], *cluster.brokers[:2]
     operator.place(skew.namespace, bundle, destination)
     moved = (f"{skew.namespace}/{bundle}", source.name, destination.name)
-    eventually_sync(lambda: moved in diary(command), "the move in the diary", least_s=PATIENCE_S)
+    eventually_sync(lambda: moved in diary(command), "the move in the diary", least_s=TIMEOUT_S)
     history = command.folder / "kept" / "history"
-    eventually_sync(history.exists, "a history", least_s=PATIENCE_S)
+    eventually_sync(history.exists, "a history", least_s=TIMEOUT_S)
     assert command.stop() == 0
     done = run_loadmanager("replay", "--history", str(history))
     assert done.returncode == 0, done.stderr
@@ -195,9 +195,7 @@ def test_acting_levels_a_skewed_load_and_then_moves_nothing(
 def assert_nothing_is_lost(load: RunningLoad) -> None:
     """Every message that was acknowledged by now is received in the end: what is under way comes first."""
     acknowledged = load.counts[-1]["acknowledged"]
-    eventually_sync(
-        lambda: load.counts[-1]["receipts"] >= acknowledged, "all that was acknowledged", least_s=PATIENCE_S
-    )
+    eventually_sync(lambda: load.counts[-1]["receipts"] >= acknowledged, "all that was acknowledged", least_s=TIMEOUT_S)
 
 
 def test_drain_empties_a_broker(
@@ -208,9 +206,9 @@ def test_drain_empties_a_broker(
     drain = f"/loadbalance/v1/brokers/{broker.name}/drain"
     assert command.tell("PUT", drain) == 202
     eventually_sync(
-        lambda: operator.counts(skew.namespace)[broker.name] == 0, "a broker without bundles", least_s=PATIENCE_S
+        lambda: operator.counts(skew.namespace)[broker.name] == 0, "a broker without bundles", least_s=TIMEOUT_S
     )
-    eventually_sync(lambda: command.get(drain)["state"] == "done", "a drain that is done", least_s=PATIENCE_S)
+    eventually_sync(lambda: command.get(drain)["state"] == "done", "a drain that is done", least_s=TIMEOUT_S)
     owned = operator.owners(skew.namespace)
     assert len(owned) == skew.bundles
     skewed.wait_until_flowing()
@@ -240,7 +238,7 @@ def test_take_over_disables_shedding_of_pulsar_and_restores_it(
     del skewed
     operator.set_dynamic(SHEDDING, "true")
     command = start("act", "--take-over")
-    eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", "Pulsar's shedding is off", least_s=PATIENCE_S)
+    eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", "Pulsar's shedding is off", least_s=TIMEOUT_S)
     wait_until_acting(command)
     assert command.stop() == 0
     assert operator.dynamic()[SHEDDING] == "true"
@@ -264,15 +262,15 @@ def test_killed_broker_stops_acting_until_settled(
     victim = next(each for each in cluster.brokers[1:] if each != operator.leader())
     cluster.kill(victim)
     gone = f"{victim.name} is gone, and its bundles have others"
-    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers) - 1, gone, least_s=PATIENCE_S)
-    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), gone, least_s=PATIENCE_S)
+    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers) - 1, gone, least_s=TIMEOUT_S)
+    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), gone, least_s=TIMEOUT_S)
     assert "joined or left" in str(command.status()["obstacles"])
     done = moves(command)
     wait_for_rounds(command, 3)
     assert moves(command) == done
     cluster.start_broker(victim)
     cluster.wait_for_broker(victim)
-    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers), "it is back", least_s=PATIENCE_S)
+    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers), "it is back", least_s=TIMEOUT_S)
     reported.wait_until_flowing()
 
 
@@ -285,15 +283,15 @@ def test_one_of_two_processes_acts_and_the_other_takes_over(
     operator: Operator, skew: Skew, reported: RunningLoad, start: Start
 ) -> None:
     first = start(movesPerRound=1)
-    eventually_sync(lambda: has_led(first), "one leads", least_s=PATIENCE_S)
+    eventually_sync(lambda: has_led(first), "one leads", least_s=TIMEOUT_S)
     second = start()
-    eventually_sync(lambda: moves(first), "a move of the first", least_s=PATIENCE_S)
+    eventually_sync(lambda: moves(first), "a move of the first", least_s=TIMEOUT_S)
     wait_for_rounds(first, 1)
     assert not has_led(second)
     assert not planned(second)
     assert not moves(second)
     first.kill()
-    eventually_sync(lambda: has_led(second), "the second leads", least_s=PATIENCE_S)
+    eventually_sync(lambda: has_led(second), "the second leads", least_s=TIMEOUT_S)
     eventually_sync(lambda: moves(second), "a move of the second", least_s=LEVELLING_S)
     assert {epoch for _, epoch in moves(first)}.isdisjoint(epoch for _, epoch in moves(second))
     wait_until_level(second, operator, skew)
@@ -318,7 +316,7 @@ def test_move_of_a_killed_process_is_finished_by_the_next(
     next_one = start(overrides=NO_SHEDDING)
     wait_until_acting(next_one)
     assert re.search(rf"move_seen_through +bundle={moving}", next_one.log())
-    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), "every bundle is owned", least_s=PATIENCE_S)
+    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), "every bundle is owned", least_s=TIMEOUT_S)
     skewed.wait_until_flowing()
 
 

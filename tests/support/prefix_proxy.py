@@ -35,8 +35,8 @@ async def a_proxy(node_url: str) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", pass_on)
-    patience = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(auto_decompress=False, timeout=patience) as http:
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(auto_decompress=False, timeout=timeout) as http:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await runner.setup()
         listener = listen()

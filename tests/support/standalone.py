@@ -16,7 +16,7 @@ from support.waiting import eventually_sync
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.util.jvm import get_java, spark_java_home
 
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 """Generous timeout. A lost worker is detected by its closed connection, not by silence."""
 
 SOON_WARM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
@@ -91,7 +91,7 @@ def _start(servers: ServerProcesses, name: str, folder: Path, log: Path, *argume
         f"SPARK_SCALA_VERSION={_SCALA}",
     ]
     command = ["env", *environment, f"{java}/bin/java", *SOON_WARM.split(), "-Xmx256m"]
-    command += [f"-Dspark.{kind}.timeout={PATIENCE_S:.0f}" for kind in ("worker", "network")]
+    command += [f"-Dspark.{kind}.timeout={TIMEOUT_S:.0f}" for kind in ("worker", "network")]
     command += ["-cp", f"{_HOME}/jars/*", main, "--host", "127.0.0.1", *arguments]
     return servers.start(name, command, cwd=folder, log=log)
 

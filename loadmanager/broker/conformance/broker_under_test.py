@@ -36,7 +36,7 @@ class BrokerUnderTest:
     url: str
     http: HttpClient
     event_log: EventLog
-    patience_s: float
+    timeout_s: float
     fault: str = ""
     _last: tuple[BrokerStats | None, float] = None, 0.0
 
@@ -74,13 +74,13 @@ class BrokerUnderTest:
         """Send the unload until the broker answers 204, as an agent does; return the time of that answer (monotonic).
         Raises `LateError` after the usual time limit.
         """
-        deadline_s = time.monotonic() + self.patience_s
+        deadline_s = time.monotonic() + self.timeout_s
         while True:
             try:
                 return await self.unload_once(*topics)
             except (LateError, BrokenError) as error:
                 if time.monotonic() >= deadline_s:
-                    raise LateError(f"no 204 for {self.patience_s:g} s: {error}") from None
+                    raise LateError(f"no 204 for {self.timeout_s:g} s: {error}") from None
             await asyncio.sleep(_REPEAT_S)
 
     async def unload_once(self, *topics: str, **more: object) -> float:

@@ -50,13 +50,13 @@ _TIMES_THE_SLOWEST = 4
 
 @dataclass(frozen=True, slots=True)
 class RulePace:
-    """Times of a check. `calm_ms` is a long lease, `short_ms` one that is meant to lapse. `patience_s` is the time
+    """Times of a check. `calm_ms` is a long lease, `short_ms` one that is meant to lapse. `timeout_s` is the time
     limit of required actions, `refusal_s` that of a client that may be kept waiting.
     """
 
     calm_ms: int = 3_000
     short_ms: int = 300
-    patience_s: float = 20.0
+    timeout_s: float = 20.0
     refusal_s: float = 1.0
 
 
@@ -116,10 +116,10 @@ class RuleStage:
 
     async def wait_for_lease_question(self, begin: int) -> AgentQuestion:
         """Return the first lease question after the first `begin` questions; `LateError` if there is none."""
-        question = await self.agent.asked_about("", begin, self.pace.patience_s)
+        question = await self.agent.asked_about("", begin, self.pace.timeout_s)
         if question is None:
             raise LateError(
-                f"the broker asked for no lease in {self.pace.patience_s:g} s: does it ask its agent at this port?"
+                f"the broker asked for no lease in {self.pace.timeout_s:g} s: does it ask its agent at this port?"
             )
         return question
 
@@ -204,7 +204,7 @@ class RuleStage:
         await self.served(topic)
 
     async def served(self, topic: str) -> None:
-        deadline_s = time.monotonic() + self.pace.patience_s
+        deadline_s = time.monotonic() + self.pace.timeout_s
         reply = "no answer"
         while (left_s := deadline_s - time.monotonic()) > 0:
             began_s = time.monotonic()
@@ -214,7 +214,7 @@ class RuleStage:
                 return
             reply = reply if tried is None else tried.reply
             await asyncio.sleep(_BETWEEN_TRIES_S)
-        raise LateError(f"no client was served in {self.pace.patience_s:g} s, the last one was told: {reply}")
+        raise LateError(f"no client was served in {self.pace.timeout_s:g} s, the last one was told: {reply}")
 
     async def refused(self, topic: str, because: str, times: int = 3) -> None:
         """Raise `BrokenError` if a new client is served. One that waits for too long counts as refused."""
@@ -242,7 +242,7 @@ class RuleStage:
         """
         self.agent.owners[topic] = HELD
         begin = len(self.agent.questions)
-        deadline_s = min(until_s, time.monotonic() + self.pace.patience_s)
+        deadline_s = min(until_s, time.monotonic() + self.pace.timeout_s)
         client = asyncio.create_task(self.attempt(topic))
         try:
             while (question := await self.agent.asked_about(topic, begin, _BETWEEN_TRIES_S)) is None:

@@ -53,7 +53,7 @@ SETTLED_MS = 5_000
 NO_LIFE = 0
 """Incarnation of an unregistered owner."""
 _REMEMBERED_MS = 3_600_000
-_PATIENCE = 1.25
+_OVERDUE_AFTER = 1.25
 """Time for Pulsar to make a move that we want, in its intervals: it has had a round, and bundles have arrived."""
 _FRUITLESS = 2
 """Number of rounds without effect that count as a stall."""
@@ -372,7 +372,7 @@ class PulsarComparison:
         self._watch_for_stall(self._round, rounds.interval_ms)
         self._compare_wishes(self._round, rounds.loads)
         for wish in self.wishes.values():
-            if not wish.is_reported and self._now_ms - wish.since_ms >= _PATIENCE * rounds.interval_ms:
+            if not wish.is_reported and self._now_ms - wish.since_ms >= _OVERDUE_AFTER * rounds.interval_ms:
                 wish.is_reported = True
                 reason, because = self._find_why_not(wish.step, self._round)
                 self._report(wish.step.bundle, reason, self._figures_of(wish), because, wish.load)

@@ -380,7 +380,7 @@ class PlannerSettings:
     """Fields without a configured value: scaled with the load of the fleet, up to their default."""
 
     @property
-    def sick_broker_patience_s(self) -> float | None:
+    def sick_after_s(self) -> float | None:
         """Seconds for which a broker must be an outlier to count as sick; None without quarantine."""
         return SICK_AFTER_S if self.sick_broker_quarantine_enabled else None
 

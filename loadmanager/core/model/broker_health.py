@@ -6,9 +6,9 @@ A sick broker looks idle because it fails, so every strategy would give it more.
 | phase      | far off its peers now                                | not far off now                               |
 |------------|------------------------------------------------------|-----------------------------------------------|
 | WELL       | SUSPECT                                              |                                               |
-| SUSPECT    | for the patience, and a third allows it: SICK        | WELL                                          |
+| SUSPECT    | for `sick_after_s`, a third allows it: SICK          | WELL                                          |
 | SICK       |                                                      | RECOVERING                                    |
-| RECOVERING | SICK                                                 | for twice the patience: WELL                  |
+| RECOVERING | SICK                                                 | for twice `sick_after_s`: WELL                |
 
 *Far off* is above a threshold: the minimum figure, three times the median of all brokers with this figure, and that
 median plus six standard deviations (each 1.4826 times the median absolute deviation). For a sick broker the threshold
@@ -42,7 +42,7 @@ FEWEST_PEERS = 3
 _TIMES_MEDIAN, _DEVIATIONS, _OF_NORMAL = 3.0, 6.0, 1.4826
 _BAR_WHILE_SICK = 0.5
 WELL_AFTER = 2.0
-"""Recovery time as a multiple of the patience."""
+"""Recovery time as a multiple of the time after which a broker is sick."""
 _MOST_CHANGE = 1.5
 
 
@@ -120,20 +120,20 @@ class HealthDetector:
         """Forget a broker that has left."""
         self._lives.pop(broker, None)
 
-    def look(self, now_s: float, patience_s: float | None) -> SickBrokers:
-        """Return the sick brokers; none if `patience_s` is None."""
-        if patience_s is None:
+    def look(self, now_s: float, sick_after_s: float | None) -> SickBrokers:
+        """Return the sick brokers; none if `sick_after_s` is None."""
+        if sick_after_s is None:
             for life in self._lives.values():
                 life.turn(HealthPhase.WELL, now_s)
             return SickBrokers()
         self._bars = _bars_of([life.figures for life in self._lives.values() if life.figures is not None])
         for life in self._lives.values():
             self._judge(life, now_s)
-            if life.phase is HealthPhase.RECOVERING and now_s - life.since_s >= WELL_AFTER * patience_s:
+            if life.phase is HealthPhase.RECOVERING and now_s - life.since_s >= WELL_AFTER * sick_after_s:
                 life.turn(HealthPhase.WELL, now_s)
-        left_in = self._admit(now_s, patience_s)
+        left_in = self._admit(now_s, sick_after_s)
         sick = {
-            broker: _sick(life, now_s, patience_s)
+            broker: _sick(life, now_s, sick_after_s)
             for broker, life in sorted(self._lives.items())
             if life.phase in _KEPT_AWAY
         }
@@ -166,7 +166,7 @@ class HealthDetector:
         ]
         return max(above, key=lambda each: (each.is_far, each.times), default=None)
 
-    def _admit(self, now_s: float, patience_s: float) -> tuple[Verdict, ...]:
+    def _admit(self, now_s: float, sick_after_s: float) -> tuple[Verdict, ...]:
         """Promote suspects to sick, up to a third of the brokers; return verdicts on the remaining ones."""
         lives = self._lives.values()
         brokers = sum(life.figures is not None for life in lives)
@@ -175,7 +175,7 @@ class HealthDetector:
         for life in sick[most:]:
             life.turn(HealthPhase.SUSPECT, life.sick_since_s)
             self._judge(life, now_s)
-        ripe = [life for life in lives if life.phase is HealthPhase.SUSPECT and now_s - life.since_s >= patience_s]
+        ripe = [life for life in lives if life.phase is HealthPhase.SUSPECT and now_s - life.since_s >= sick_after_s]
         off = min(len(sick), most) + len(ripe)
         far = [life for life in ripe if life.off is not None and life.off.is_far]
         if min(len(sick), most) + len(far) <= most:
@@ -231,8 +231,8 @@ def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
     return bars
 
 
-def _sick(life: _BrokerState, now_s: float, patience_s: float) -> Verdict:
-    left_s = WELL_AFTER * patience_s - (now_s - life.since_s if life.phase is HealthPhase.RECOVERING else 0.0)
+def _sick(life: _BrokerState, now_s: float, sick_after_s: float) -> Verdict:
+    left_s = WELL_AFTER * sick_after_s - (now_s - life.since_s if life.phase is HealthPhase.RECOVERING else 0.0)
     seconds: dict[str, Figure] = {"seconds": round(now_s - life.sick_since_s), "well_after_s": round(left_s)}
     return Verdict(life.registration.broker, FilterReason.BROKER_SICK, acted=False, why=_off_of(life) | seconds)
 

@@ -145,11 +145,11 @@ class ReportValidator:
         self._health.forget(broker)
 
     def faults(
-        self, now_s: float, most_age_s: float, weights: ResourceWeights, patience_s: float | None = None
+        self, now_s: float, most_age_s: float, weights: ResourceWeights, sick_after_s: float | None = None
     ) -> ReportFaults:
         """Return the current faults of all brokers; missing limits count for resources with a weight.
 
-        `patience_s` is the time a broker has to be an outlier to be sick, None to turn that off.
+        `sick_after_s` is the time a broker has to be an outlier to be sick, None to turn that off.
         """
         rejected: dict[BrokerId, Verdict] = {}
         remarks = []
@@ -168,7 +168,7 @@ class ReportValidator:
             if unknown:
                 key = "recalled" if life.is_recalled else "unknown"
                 remarks.append(Verdict(broker, ValidationReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
-        health = self._health.look(now_s, patience_s)
+        health = self._health.look(now_s, sick_after_s)
         remarks += health.left_in
         stuck = {broker: _stuck(broker, life.stuck) for broker, life in sorted(self._lives.items()) if life.stuck}
         sick = {**health.sick, **stuck}

@@ -78,7 +78,7 @@ _HALF_LIFE_S = 60.0
 _JUDGED_AFTER_SESSIONS = 1.5
 """Time until the session of an exited process has expired, in session timeouts, including server ticks."""
 
-_NORMAL_PATIENCE_S = 0.8
+_NORMAL_TIMEOUT_S = 0.8
 """Polling timeout where silence detection is off."""
 
 
@@ -152,13 +152,13 @@ Event = NodeLeads | LeaderAnswered | LeaderMissed | LeaderProcessEnded | Suspici
 
 @dataclass(frozen=True, slots=True)
 class AskLeader:
-    """Ask the leader whether it leads. It answers within `hold_s`; wait `patience_s` longer. Answered by
+    """Ask the leader whether it leads. It answers within `hold_s`; wait `timeout_s` longer. Answered by
     LeaderAnswered, LeaderMissed or LeaderProcessEnded.
     """
 
     leader: LeaderZnode
     hold_s: float
-    patience_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +230,9 @@ class FailureDetector:
 
     @property
     def _asked_for_s(self) -> float:
-        return self.least_s or _NORMAL_PATIENCE_S
+        return self.least_s or _NORMAL_TIMEOUT_S
 
-    def patience_s(self, now_s: float) -> float:
+    def timeout_s(self, now_s: float) -> float:
         """Return the current timeout for a silent leader, in seconds."""
         if not self.least_s:
             return math.inf
@@ -315,7 +315,7 @@ class FailureDetector:
             self.phase = FailureDetectorPhase.HEARD
         if (
             self.phase is FailureDetectorPhase.HEARD
-            and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_SUSPICION / TICKS
+            and self.silent_s >= self.timeout_s(now_s) * _TICKS_UNTIL_SUSPICION / TICKS
         ):
             self.phase, self._look_s, self._looks = FailureDetectorPhase.SUSPECTING, math.inf, 0
             self._actions.append(RaiseSuspicion(leader))
@@ -327,7 +327,7 @@ class FailureDetector:
         if not stands:
             self._say("leader_has_zookeeper", leader, is_warning=False)
             self._rest(now_s)
-        elif self._looks >= _PROMPT_LOOKS and self.silent_s >= self.patience_s(now_s):
+        elif self._looks >= _PROMPT_LOOKS and self.silent_s >= self.timeout_s(now_s):
             self._say("leader_silent", leader)
             self._takes_over = True
             self.found_silent += 1

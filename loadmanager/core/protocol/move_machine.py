@@ -247,10 +247,10 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Ask the destination to prepare, for at most `patience_s`; always answered by Prepared."""
+    """Ask the destination to prepare, for at most `timeout_s`; always answered by Prepared."""
 
     move: Move
-    patience_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +264,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AskOwner:
-    """Ask the owner to release the bundle within `patience_s`; answered by OwnerAnswered."""
+    """Ask the owner to release the bundle within `timeout_s`; answered by OwnerAnswered."""
 
     move: Move
-    patience_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +373,10 @@ class MoveMachine:
     def _prepare(self, move: Move) -> None:
         """Let the destination prepare before the release, or release at once if it has nothing to prepare."""
         destination = move.destination
-        patience_s = self.prepare_s(destination) if destination is not None else 0.0
-        if patience_s > 0 and self.is_registered(destination):
+        timeout_s = self.prepare_s(destination) if destination is not None else 0.0
+        if timeout_s > 0 and self.is_registered(destination):
             move.phase = Phase.PREPARING
-            self._actions.append(Prepare(move, patience_s))
+            self._actions.append(Prepare(move, timeout_s))
         else:
             self._release(move)
 

@@ -80,7 +80,7 @@ class Leader:
         """Take a new snapshot also without a change: recently moved bundles depend on the time."""
         state, settings = self._state, self._state.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
-        patience_s = settings.sick_broker_patience_s
-        state.model.set_faults(state.report_validator.faults(state.now_s, age_s, weights, patience_s))
+        sick_after_s = settings.sick_after_s
+        state.model.set_faults(state.report_validator.faults(state.now_s, age_s, weights, sick_after_s))
         self._snapshot = None
         return self.snapshot()

@@ -58,7 +58,7 @@ class LeaderWatch:
         mirror: ClusterMirror,
         election: Election,
         caller: Caller,
-        patience_s: float,
+        timeout_s: float,
         life: Life,
     ) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class LeaderWatch:
         self._election = election
         self._caller = caller
         self._life = life
-        self._detector = FailureDetector(patience_s)
+        self._detector = FailureDetector(timeout_s)
         self._driver = MachineDriver[Event, Action](self._detector, self._do)
         self._http: HttpClient
         self._is_kept = False
@@ -117,7 +117,7 @@ class LeaderWatch:
         url = f"{leader.service_url}/loadbalance/v1/term?holdMs={hold_ms}"
         try:
             answer = await self._http.call(
-                "GET", url, ask.hold_s + ask.patience_s, connect_timeout_s=ask.patience_s, most_bytes=_MOST_BYTES
+                "GET", url, ask.hold_s + ask.timeout_s, connect_timeout_s=ask.timeout_s, most_bytes=_MOST_BYTES
             )
             if answer.status == HTTPStatus.OK and parse_model(TermAnswer, answer.body, url).epoch == leader.epoch:
                 return LeaderAnswered(leader.czxid)

@@ -97,11 +97,11 @@ class AgentCalls(_AgentConnection):
         return self._unable.get(destination.broker) != destination
 
     async def prepare(
-        self, name: BundleName, owner: Registration | None, destination: Registration, patience_s: float
+        self, name: BundleName, owner: Registration | None, destination: Registration, timeout_s: float
     ) -> None:
-        """Ask the destination to prepare for a bundle, and wait until it has, or at most `patience_s`."""
+        """Ask the destination to prepare for a bundle, and wait until it has, or at most `timeout_s`."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 topics = [] if owner is None else [each.topic for each in await self.get_topics(owner, name)]
                 if not await self._ask_to_prepare(destination, name, topics):
                     self._unable[destination.broker] = destination
@@ -166,8 +166,8 @@ class OwnerClient(Protocol):
 
     async def close(self) -> None: ...
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Ask the owner once to unload a bundle in state *releasing*; None when it has. Waits at most `patience_s`.
+    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
+        """Ask the owner once to unload a bundle in state *releasing*; None when it has. Waits at most `timeout_s`.
 
         Raises `NotLeaderError`.
         """
@@ -183,7 +183,7 @@ class AgentOwnerClient(_AgentConnection):
         self._election = election
         self._longest_s = longest_s
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
+    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
         """Call the agent's unload endpoint once, with the epoch of this node's term."""
         owner = released.owner
         entry = self._mirror.brokers.get(owner.broker) if owner else None
@@ -202,7 +202,7 @@ class AgentOwnerClient(_AgentConnection):
         if released.destination is not None:
             headers[DESTINATION_HEADER] = released.destination.broker
         # Never 0 or less: aiohttp takes that for "no timeout".
-        timeout_s = min(self._longest_s(), max(patience_s, _SHORTEST_CALL_S))
+        timeout_s = min(self._longest_s(), max(timeout_s, _SHORTEST_CALL_S))
         try:
             answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
         except (PeerUnavailableError, InvalidRecordError) as error:

@@ -285,12 +285,12 @@ class Executor:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Prepare(move, patience_s):
-                self._begin(move, self._prepare(move, patience_s))
+            case Prepare(move, timeout_s):
+                self._begin(move, self._prepare(move, timeout_s))
             case Commit(move):
                 self._begin(move, self._commit(action))
-            case AskOwner(move, patience_s):
-                self._begin(move, self._ask(move, patience_s))
+            case AskOwner(move, timeout_s):
+                self._begin(move, self._ask(move, timeout_s))
             case StopAsking(move):
                 self._tasks.pop(move).cancel()
             case Ended(move, outcome):
@@ -324,10 +324,10 @@ class Executor:
             pause_s = max(0.0, wake_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Signal.TIME)
 
-    async def _prepare(self, move: Move, patience_s: float) -> None:
+    async def _prepare(self, move: Move, timeout_s: float) -> None:
         if self._destinations is not None and move.destination is not None:
             name = BundleName.parse_any(move.bundle)
-            await self._destinations.prepare(name, move.owner, move.destination, patience_s)
+            await self._destinations.prepare(name, move.owner, move.destination, timeout_s)
         self._step(Prepared(move))
 
     async def _commit(self, action: Commit) -> None:
@@ -352,9 +352,9 @@ class Executor:
         await self._writes.settled()
         return self._mirror.find_ownership(str(name))
 
-    async def _ask(self, move: Move, patience_s: float) -> None:
+    async def _ask(self, move: Move, timeout_s: float) -> None:
         try:
-            refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
+            refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), timeout_s)
         except NotLeaderError as error:
             self._step(NotCommitted(move, error))
             return

@@ -285,8 +285,8 @@ class PlannerService:
         """Take a new snapshot also without a change: recent moves and silent brokers depend on the time."""
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
-        patience_s = settings.sick_broker_patience_s
-        self._mirror.model.set_faults(self._mirror.gate.faults(time.time(), age_s, weights, patience_s))
+        sick_after_s = settings.sick_after_s
+        self._mirror.model.set_faults(self._mirror.gate.faults(time.time(), age_s, weights, sick_after_s))
         self._snapshot = None
         return self.snapshot()
 

@@ -39,7 +39,7 @@ async def checked(broker: ContractBroker, rules: Sequence[Rule] = RULES) -> list
     async with HttpClient() as http:
         stage = RuleStage(
             ScriptedAgent(event_log),
-            BrokerUnderTest(f"http://127.0.0.1:{BROKER_PORT}", http, event_log, RulePace().patience_s),
+            BrokerUnderTest(f"http://127.0.0.1:{BROKER_PORT}", http, event_log, RulePace().timeout_s),
             event_log,
             RulePace(),
             listen,

@@ -20,7 +20,7 @@ from loadmanager.core.model.broker_health import (
     has_changed,
 )
 
-PATIENCE_S = 180.0
+SICK_AFTER_S = 180.0
 BROKERS = [broker(name) for name in "abcdefghi"]
 A, B, C = BROKERS[:3]
 WELL, BAD = HealthFigures(10.0, 0.0, 2.0), HealthFigures(2_500.0, 0.4, 2.0)
@@ -41,7 +41,7 @@ class HealthHarness:
 
     def sick(self, after_s: float = 0.0) -> set[str]:
         self.now_s += after_s
-        self.found = self.health.look(self.now_s, PATIENCE_S)
+        self.found = self.health.look(self.now_s, SICK_AFTER_S)
         return set(self.found.sick)
 
     def phase(self) -> HealthPhase:
@@ -53,7 +53,7 @@ class HealthHarness:
         if phase is not HealthPhase.WELL:
             self.say({A: BAD})
         if phase in (HealthPhase.SICK, HealthPhase.RECOVERING):
-            assert self.sick(PATIENCE_S) == {A.broker}
+            assert self.sick(SICK_AFTER_S) == {A.broker}
         if phase is HealthPhase.RECOVERING:
             self.say({A: WELL})
         assert self.phase() is phase
@@ -64,15 +64,15 @@ class HealthHarness:
     ("phase", "figures", "after_s", "then"),
     [
         (HealthPhase.WELL, BAD, 0.0, HealthPhase.SUSPECT),
-        (HealthPhase.WELL, WELL, 10 * PATIENCE_S, HealthPhase.WELL),
+        (HealthPhase.WELL, WELL, 10 * SICK_AFTER_S, HealthPhase.WELL),
         (HealthPhase.SUSPECT, WELL, 0.0, HealthPhase.WELL),
-        (HealthPhase.SUSPECT, BAD, PATIENCE_S - 1, HealthPhase.SUSPECT),
-        (HealthPhase.SUSPECT, BAD, PATIENCE_S, HealthPhase.SICK),
-        (HealthPhase.SICK, BAD, 10 * PATIENCE_S, HealthPhase.SICK),
+        (HealthPhase.SUSPECT, BAD, SICK_AFTER_S - 1, HealthPhase.SUSPECT),
+        (HealthPhase.SUSPECT, BAD, SICK_AFTER_S, HealthPhase.SICK),
+        (HealthPhase.SICK, BAD, 10 * SICK_AFTER_S, HealthPhase.SICK),
         (HealthPhase.SICK, WELL, 0.0, HealthPhase.RECOVERING),
         (HealthPhase.RECOVERING, BAD, 0.0, HealthPhase.SICK),
-        (HealthPhase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S - 1, HealthPhase.RECOVERING),
-        (HealthPhase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S, HealthPhase.WELL),
+        (HealthPhase.RECOVERING, WELL, WELL_AFTER * SICK_AFTER_S - 1, HealthPhase.RECOVERING),
+        (HealthPhase.RECOVERING, WELL, WELL_AFTER * SICK_AFTER_S, HealthPhase.WELL),
         (HealthPhase.SICK, None, 0.0, HealthPhase.RECOVERING),
     ],
 )
@@ -93,10 +93,10 @@ def test_sick_verdict_states_reason_and_end() -> None:
         "Nothing is moved to it because it has been sick for 240 s: its latency came to 2500 ms, that of its peers to"
         " 10 ms"
     )
-    assert verdict.why["well_after_s"] == WELL_AFTER * PATIENCE_S
+    assert verdict.why["well_after_s"] == WELL_AFTER * SICK_AFTER_S
     harness.say({A: WELL})
     harness.sick(100.0)
-    assert harness.found.sick[A.broker].why["well_after_s"] == WELL_AFTER * PATIENCE_S - 100
+    assert harness.found.sick[A.broker].why["well_after_s"] == WELL_AFTER * SICK_AFTER_S - 100
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_sick_verdict_states_reason_and_end() -> None:
 def test_each_figure_alone_makes_sick_and_the_worst_is_named(bad: HealthFigures, figure: str, value: str) -> None:
     harness = HealthHarness()
     harness.say({A: bad})
-    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert harness.sick(SICK_AFTER_S) == {A.broker}
     why = harness.found.sick[A.broker].why
     assert (why["figure"], why["value"]) == (figure, value)
 
@@ -119,24 +119,24 @@ def test_each_figure_alone_makes_sick_and_the_worst_is_named(bad: HealthFigures,
 def test_no_broker_is_sick_below_the_least_figures() -> None:
     harness = HealthHarness()
     harness.say({A: LEAST})
-    assert harness.sick(PATIENCE_S) == set()
+    assert harness.sick(SICK_AFTER_S) == set()
 
 
 def test_only_an_outlier_of_a_slow_fleet_is_sick() -> None:
     harness = HealthHarness()
     slow = {each: HealthFigures(latency_ms=300.0 + 100 * number) for number, each in enumerate(BROKERS)}
     harness.say(slow)
-    assert harness.sick(PATIENCE_S) == set()
+    assert harness.sick(SICK_AFTER_S) == set()
     harness.say({A: HealthFigures(latency_ms=2_500.0)})
-    assert harness.sick(PATIENCE_S) == set(), "more than three times the median, and within six deviations"
+    assert harness.sick(SICK_AFTER_S) == set(), "more than three times the median, and within six deviations"
     harness.say({A: HealthFigures(latency_ms=2_600.0)})
-    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert harness.sick(SICK_AFTER_S) == {A.broker}
 
 
 def test_half_the_bar_keeps_a_broker_sick() -> None:
     harness = HealthHarness().until(HealthPhase.SICK)
     harness.say({A: HealthFigures(60.0, 0.0, 2.0)})
-    harness.sick(10 * PATIENCE_S)
+    harness.sick(10 * SICK_AFTER_S)
     assert harness.phase() is HealthPhase.SICK
     harness.say({A: HealthFigures(40.0, 0.0, 2.0)})
     assert harness.phase() is HealthPhase.RECOVERING
@@ -146,8 +146,8 @@ def test_half_the_bar_keeps_a_broker_sick() -> None:
 def test_sickness_needs_enough_peers(brokers: int, sick: set[str]) -> None:
     harness = HealthHarness(brokers)
     harness.say({A: BAD})
-    assert harness.sick(PATIENCE_S) == sick
-    assert harness.sick(PATIENCE_S) == sick
+    assert harness.sick(SICK_AFTER_S) == sick
+    assert harness.sick(SICK_AFTER_S) == sick
 
 
 def test_brokers_without_figures_are_never_sick() -> None:
@@ -161,7 +161,7 @@ def test_common_cause_makes_no_broker_sick_and_is_reported() -> None:
     harness = HealthHarness()
     off = BROKERS[:4]
     harness.say(dict.fromkeys(off, BAD))
-    assert harness.sick(PATIENCE_S) == set()
+    assert harness.sick(SICK_AFTER_S) == set()
     assert [each.subject for each in harness.found.left_in] == [each.broker for each in off]
     first = harness.found.left_in[0]
     assert first.verdict is ValidationReason.SICK_WITH_OTHERS
@@ -177,7 +177,7 @@ def test_common_cause_makes_no_broker_sick_and_is_reported() -> None:
 def test_mostly_sick_fleet_is_compared_with_its_best_broker(off: int, brokers: int) -> None:
     harness = HealthHarness(brokers)
     harness.say(dict.fromkeys(BROKERS[:off], BAD))
-    assert harness.sick(PATIENCE_S - 1) == set()
+    assert harness.sick(SICK_AFTER_S - 1) == set()
     assert not harness.found.left_in
     assert harness.sick(1) == set()
     assert [each.subject for each in harness.found.left_in] == [each.broker for each in BROKERS[:off]]
@@ -188,7 +188,7 @@ def test_outlier_of_a_mostly_sick_fleet_is_sick() -> None:
     harness = HealthHarness()
     harness.say(dict.fromkeys(BROKERS[1:5], HealthFigures(latency_ms=500.0)))
     harness.say({A: HealthFigures(latency_ms=9_000.0)})
-    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert harness.sick(SICK_AFTER_S) == {A.broker}
     assert [each.subject for each in harness.found.left_in] == [each.broker for each in BROKERS[1:5]]
     assert [each.why["times"] for each in harness.found.left_in] == [5.0] * 4
 
@@ -196,14 +196,14 @@ def test_outlier_of_a_mostly_sick_fleet_is_sick() -> None:
 def test_sick_brokers_stay_sick_when_more_become_sick() -> None:
     harness = HealthHarness().until(HealthPhase.SICK)
     harness.say(dict.fromkeys(BROKERS[1:4], BAD))
-    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert harness.sick(SICK_AFTER_S) == {A.broker}
     assert {each.why["off"] for each in harness.found.left_in} == {4}
 
 
 def test_latest_sick_broker_is_let_in_when_the_fleet_shrinks() -> None:
     harness = HealthHarness().until(HealthPhase.SICK)
     harness.say({B: BAD})
-    assert harness.sick(PATIENCE_S) == {A.broker, B.broker}
+    assert harness.sick(SICK_AFTER_S) == {A.broker, B.broker}
     for each in BROKERS[5:]:
         harness.health.forget(each.broker)
     assert harness.sick() == {A.broker}
@@ -252,7 +252,7 @@ _STEPS = st.lists(
             st.sampled_from(BROKERS[:6]),
             st.sampled_from([WELL, BAD, BAD, HealthFigures(60.0), HealthFigures(queue=1e18), None, "gone"]),
         ),
-        st.tuples(st.sampled_from([0.0, 30.0, PATIENCE_S, 400.0]), st.sampled_from([PATIENCE_S] * 9 + [None])),
+        st.tuples(st.sampled_from([0.0, 30.0, SICK_AFTER_S, 400.0]), st.sampled_from([SICK_AFTER_S] * 9 + [None])),
     ),
     max_size=60,
 )
@@ -286,16 +286,16 @@ class HealthModel:
             known.pop(name, None)
         self.sick.discard(name)
 
-    def evaluate(self, patience_s: float | None) -> None:
-        found = self.health.look(self.now_s, patience_s)
+    def evaluate(self, sick_after_s: float | None) -> None:
+        found = self.health.look(self.now_s, sick_after_s)
         assert len(found.sick) <= sum(each is not None for each in self.figures.values()) // 3, "never above a third"
         assert found.sick.keys() <= self.figures.keys()
         assert not found.sick.keys() & {each.subject for each in found.left_in}
-        assert patience_s is not None or not found.sick
+        assert sick_after_s is not None or not found.sick
         for name in found.sick.keys() - self.sick:
-            assert self.now_s - self.bad_since_s[name] >= PATIENCE_S, "it has been far off for that long"
+            assert self.now_s - self.bad_since_s[name] >= SICK_AFTER_S, "it has been far off for that long"
         for name in found.sick.keys() & self.good_since_s.keys():
-            assert self.now_s - self.good_since_s[name] < WELL_AFTER * PATIENCE_S, "it comes back by itself"
+            assert self.now_s - self.good_since_s[name] < WELL_AFTER * SICK_AFTER_S, "it comes back by itself"
         self.sick = set(found.sick)
 
     @staticmethod

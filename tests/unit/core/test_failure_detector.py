@@ -28,8 +28,8 @@ from loadmanager.core.protocol.failure_detector import (
 from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.core.protocol.state_machine import Say, Signal
 
-PATIENCE_S, SESSION_S = 0.8, 10.0
-TICK_S = PATIENCE_S / TICKS
+TIMEOUT_S, SESSION_S = 0.8, 10.0
+TICK_S = TIMEOUT_S / TICKS
 OTHER = LeaderZnode("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
 NEXT = replace(OTHER, epoch=5, czxid=50)
 
@@ -39,7 +39,7 @@ class Standby:
     """A failure detector with its clock and the actions so far."""
 
     now_s: float = 100.0
-    leader_watch: FailureDetector = field(default_factory=lambda: FailureDetector(PATIENCE_S))
+    leader_watch: FailureDetector = field(default_factory=lambda: FailureDetector(TIMEOUT_S))
     done: list[Action] = field(default_factory=list)
 
     def receive(self, event: Event, after_s: float = 0.0) -> list[Action]:
@@ -85,9 +85,9 @@ def test_new_leader_is_asked_at_once_and_the_former_one_no_more() -> None:
     standby = Standby()
     assert standby.leader_watch.wake_s is None
     assert standby.receive(Signal.TIME) == []
-    assert standby.follow() == [AskLeader(OTHER, 0.0, PATIENCE_S)]
+    assert standby.follow() == [AskLeader(OTHER, 0.0, TIMEOUT_S)]
     assert standby.follow() == [], "it is the same"
-    assert standby.follow(NEXT) == [AskLeader(NEXT, 0.0, PATIENCE_S)]
+    assert standby.follow(NEXT) == [AskLeader(NEXT, 0.0, TIMEOUT_S)]
     assert standby.follow(None) == []
     assert standby.leader_watch.wake_s is None
 
@@ -97,13 +97,13 @@ def test_leader_that_never_answered_is_not_suspected() -> None:
     standby.follow()
     assert standby.receive(LeaderMissed(OTHER.czxid)) == []
     assert of_kind(AskLeader, standby.tick(TICKS - 1)) == []
-    assert standby.tick(2) == [AskLeader(OTHER, 0.0, PATIENCE_S)], "asked again after a patience"
+    assert standby.tick(2) == [AskLeader(OTHER, 0.0, TIMEOUT_S)], "asked again after the timeout"
     assert standby.tick(100) == []
 
 
 def test_answering_leader_is_asked_again_with_a_hold_time(standby: Standby) -> None:
     for _ in range(100):
-        assert standby.receive(LeaderAnswered(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, PATIENCE_S)]
+        assert standby.receive(LeaderAnswered(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, TIMEOUT_S)]
     assert standby.leader_watch.wake_s == standby.now_s + TICK_S
 
 
@@ -116,7 +116,7 @@ def test_events_of_another_leader_are_ignored(standby: Standby) -> None:
 
 def test_failed_request_is_repeated_at_the_next_tick(standby: Standby) -> None:
     assert standby.receive(LeaderMissed(OTHER.czxid)) == []
-    assert standby.tick(1) == [AskLeader(OTHER, 0.0, PATIENCE_S)]
+    assert standby.tick(1) == [AskLeader(OTHER, 0.0, TIMEOUT_S)]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -140,7 +140,7 @@ def test_silent_leader_is_replaced_after_the_timeout(standby: Standby) -> None:
     while not (replaced := of_kind(EarlyTakeOver, standby.check_suspicion(stands=True))):
         pass
     assert replaced == [EarlyTakeOver(OTHER.czxid)]
-    assert PATIENCE_S <= standby.now_s - begun_s < PATIENCE_S + 3 * TICK_S
+    assert TIMEOUT_S <= standby.now_s - begun_s < TIMEOUT_S + 3 * TICK_S
     assert standby.leader_watch.found_silent == 1
     assert [(each.event, each.is_warning) for each in standby.done if isinstance(each, Say)] == [
         ("leader_silent", True)
@@ -213,34 +213,32 @@ def replace_leader(standby: Standby, leader: LeaderZnode) -> float:
 def test_justified_take_over_keeps_the_timeout(standby: Standby) -> None:
     """The session of the replaced leader has expired: another node would have been elected anyway."""
     for number in range(6):
-        assert replace_leader(standby, replace(OTHER, czxid=100 + number, session_id=number)) < PATIENCE_S + 3 * TICK_S
+        assert replace_leader(standby, replace(OTHER, czxid=100 + number, session_id=number)) < TIMEOUT_S + 3 * TICK_S
         standby.follow(None, SESSION_S, sessions=frozenset({99}))
-        assert standby.leader_watch.patience_s(standby.now_s + SESSION_S) == PATIENCE_S
+        assert standby.leader_watch.timeout_s(standby.now_s + SESSION_S) == TIMEOUT_S
 
 
 def test_needless_take_over_doubles_the_timeout_for_ten_minutes(standby: Standby) -> None:
     lives_on = frozenset({OTHER.session_id})
     for number in range(6):
-        patience_s = standby.leader_watch.patience_s(standby.now_s)
-        assert patience_s == min(PATIENCE_S * 2**number, SESSION_S)
-        assert replace_leader(standby, replace(OTHER, czxid=100 + number)) >= patience_s
-        assert standby.leader_watch.patience_s(standby.now_s) == patience_s, (
-            "it is not known yet whether it was needless"
-        )
+        timeout_s = standby.leader_watch.timeout_s(standby.now_s)
+        assert timeout_s == min(TIMEOUT_S * 2**number, SESSION_S)
+        assert replace_leader(standby, replace(OTHER, czxid=100 + number)) >= timeout_s
+        assert standby.leader_watch.timeout_s(standby.now_s) == timeout_s, "it is not known yet whether it was needless"
         standby.follow(None, 1.5 * SESSION_S, sessions=lives_on)
-    assert standby.leader_watch.patience_s(standby.now_s + 600.0) == PATIENCE_S
+    assert standby.leader_watch.timeout_s(standby.now_s + 600.0) == TIMEOUT_S
 
 
 def test_timeout_is_three_times_the_slowest_recent_answer(standby: Standby) -> None:
     for _ in range(6):
         standby.tick(1)
     standby.receive(LeaderAnswered(OTHER.czxid))
-    assert standby.leader_watch.patience_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
+    assert standby.leader_watch.timeout_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
     standby.receive(LeaderAnswered(OTHER.czxid))
     standby.receive(Signal.TIME, 60.0)
-    assert standby.leader_watch.patience_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
+    assert standby.leader_watch.timeout_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
     standby.receive(Signal.TIME, 60.0)
-    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.timeout_s(standby.now_s) == TIMEOUT_S
 
 
 def test_first_answer_does_not_change_the_timeout() -> None:
@@ -248,7 +246,7 @@ def test_first_answer_does_not_change_the_timeout() -> None:
     standby.follow()
     standby.tick(6)
     standby.receive(LeaderAnswered(OTHER.czxid))
-    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.timeout_s(standby.now_s) == TIMEOUT_S
 
 
 def test_without_a_timeout_only_the_process_end_replaces_the_leader() -> None:
@@ -266,7 +264,7 @@ def test_take_over_won_by_another_node_keeps_the_timeout(standby: Standby) -> No
         pass
     standby.follow(NEXT)
     standby.follow(None)
-    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.timeout_s(standby.now_s) == TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +315,12 @@ class FailureDetectorModel:
         assert (self.standby.leader_watch.wake_s is None) == (self.leader is None)
         now_s = self.standby.now_s
         if of_kind(RaiseSuspicion, done):
-            assert now_s - self.heard_s >= PATIENCE_S / 2
+            assert now_s - self.heard_s >= TIMEOUT_S / 2
             self.doubt_s = now_s
         for each in of_kind(EarlyTakeOver, done):
             assert self.leader is not None
             assert each == EarlyTakeOver(self.leader.czxid)
-            assert now_s - self.heard_s >= PATIENCE_S - 1e-9, "never heard, or lately"
+            assert now_s - self.heard_s >= TIMEOUT_S - 1e-9, "never heard, or lately"
             assert now_s - self.doubt_s >= 3 * TICK_S - 1e-9, "it had no time to answer there"
             assert stretch.store == "stands"
             assert self.standby.leader_watch.phase is FailureDetectorPhase.RESTING

@@ -223,7 +223,7 @@ def test_refusing_owner_is_retried_with_back_off_until_the_deadline(leader: Move
         leader.now_s = wake_s
         (ask,) = leader.step(Signal.TIME)
         assert isinstance(ask, AskOwner)
-        assert ask.patience_s == pytest.approx(100.0 + DEADLINE_S - leader.now_s)
+        assert ask.timeout_s == pytest.approx(100.0 + DEADLINE_S - leader.now_s)
         leader.to_do.clear()
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
     leader.commit()

@@ -237,8 +237,8 @@ def test_only_figures_of_accepted_reports_count() -> None:
 
 
 def test_quarantine_can_be_switched_off() -> None:
-    assert PlannerSettings().sick_broker_patience_s == 180.0
-    assert PlannerSettings(sick_broker_quarantine_enabled=False).sick_broker_patience_s is None
+    assert PlannerSettings().sick_after_s == 180.0
+    assert PlannerSettings(sick_broker_quarantine_enabled=False).sick_after_s is None
 
 
 def test_bundles_of_a_registration_follow_the_records() -> None:

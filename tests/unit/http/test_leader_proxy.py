@@ -26,8 +26,8 @@ from loadmanager.store import paths
 from loadmanager.wire.http_bodies import FORWARDED_HEADER, NOT_LEADER_HEADER
 from loadmanager.wire.store_records import LeaderRecord
 
-PATIENCE_S = 1.0
-IMPATIENT = pytest.mark.parametrize("cluster", [PATIENCE_S], indirect=True)
+LEADER_TIMEOUT_S = 1.0
+IMPATIENT = pytest.mark.parametrize("cluster", [LEADER_TIMEOUT_S], indirect=True)
 """Nodes that soon wait no longer for a leader: these tests wait until they do."""
 
 
@@ -154,7 +154,7 @@ async def test_request_waits_for_a_leader(cluster: Cluster, standby: RunningNode
     await _without_a_leader(cluster)
     started_s = asyncio.get_running_loop().time()
     reply = await standby.ask(method, path)
-    assert asyncio.get_running_loop().time() - started_s >= PATIENCE_S
+    assert asyncio.get_running_loop().time() - started_s >= LEADER_TIMEOUT_S
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
     assert "no node leads at the moment" in reply.reason
 
@@ -167,7 +167,7 @@ def a_request(method: str) -> web.Request:
 async def test_waiting_for_a_leader_does_not_poll(cluster: Cluster, standby: RunningNode) -> None:
     await _without_a_leader(cluster)
     async with HttpClient() as http:
-        await _look_while_nobody_leads(Forwarder(standby.node, http, PATIENCE_S))
+        await _look_while_nobody_leads(Forwarder(standby.node, http, LEADER_TIMEOUT_S))
 
 
 async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
@@ -180,7 +180,7 @@ async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
 
     for method in ("GET", "PUT"):
         with pytest.raises(NoLeaderError):
-            await forwarder.on_leader(a_request(method), act, PATIENCE_S)
+            await forwarder.on_leader(a_request(method), act, LEADER_TIMEOUT_S)
     assert looks == 4
 
 
@@ -190,7 +190,8 @@ def test_stopped_clock_at_the_deadline_causes_no_busy_loop() -> None:
     async def look() -> None:
         node = SimpleNamespace(leader_changed=loop.create_future(), leader_url=None, service_url="http://n1:8080")
         async with HttpClient() as http:
-            await _look_while_nobody_leads(Forwarder(cast("Candidate", node), http, PATIENCE_S))  # all it looks at
+            candidate = cast("Candidate", node)  # all it looks at
+            await _look_while_nobody_leads(Forwarder(candidate, http, LEADER_TIMEOUT_S))
 
     loop.run(look())
     loop.end()
@@ -270,7 +271,7 @@ async def test_forwarded_request_waits_until_the_elected_node_knows_of_its_elect
     async with HttpClient() as http:
         request = make_mocked_request("GET", "/nowhere", {FORWARDED_HEADER: "n9:8080"}, payload=EMPTY_PAYLOAD)
         asked = asyncio.create_task(
-            Forwarder(cast("Candidate", elected), http, PATIENCE_S).on_leader(request, act, PATIENCE_S)
+            Forwarder(cast("Candidate", elected), http, LEADER_TIMEOUT_S).on_leader(request, act, LEADER_TIMEOUT_S)
         )
         await asyncio.sleep(0)
         assert not asked.done(), "it waits"

@@ -136,7 +136,7 @@ async def test_silent_broker_keeps_the_bundle_at_a_higher_version() -> None:
 async def test_final_refusal_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Ownership] = []
 
-    async def ask(_self: AgentOwnerClient, _name: BundleName, released: Ownership, _patience_s: float) -> OwnerRefusal:
+    async def ask(_self: AgentOwnerClient, _name: BundleName, released: Ownership, _timeout_s: float) -> OwnerRefusal:
         asked.append(released)
         return OwnerRefusal("it went to b3:8080", is_final=True)
 

@@ -79,12 +79,10 @@ async def opened_once(stage: RuleStage) -> None:
             await asyncio.wait([second], timeout=_UNTIL_IT_ASKED_S)
             stage.own(together)
             stage.agent.reply_to_all(owned(stage.incarnation))
-            async with asyncio.timeout(stage.pace.patience_s):
+            async with asyncio.timeout(stage.pace.timeout_s):
                 served = [tried.served for tried in await asyncio.gather(client, second)]
         except TimeoutError:
-            raise LateError(
-                f"two clients that came together were not answered in {stage.pace.patience_s:g} s"
-            ) from None
+            raise LateError(f"two clients that came together were not answered in {stage.pace.timeout_s:g} s") from None
         finally:
             second.cancel()
     counted = await stage.broker.messages_in(together)

@@ -208,8 +208,8 @@ async def told_to_end(stage: RuleStage) -> None:
     """The last rule: afterwards the broker is gone."""
     assert stage.process is not None
     stage.process.end()
-    deadline_s = time.monotonic() + stage.pace.patience_s
+    deadline_s = time.monotonic() + stage.pace.timeout_s
     while not stage.process.has_ended():
         if time.monotonic() >= deadline_s:
-            raise LateError(f"the process had not ended {stage.pace.patience_s:g} s after SIGTERM")
+            raise LateError(f"the process had not ended {stage.pace.timeout_s:g} s after SIGTERM")
         await asyncio.sleep(_BETWEEN_STATISTICS_S)
