@@ -99,13 +99,13 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
         _report_left_out(error)
         faults.append(str(error))
 
-    under_way = Replay(planner_settings_of)
+    in_progress = Replay(planner_settings_of)
     for item in _with_progress(recorded_items(history, start, to_ms, left_out)):
-        under_way.take(item)
-        if under_way.outcome.difference is not None:
+        in_progress.take(item)
+        if in_progress.outcome.difference is not None:
             break
     end = find_end(history, last_epoch(history) + 1, 0)
-    outcome = under_way.end(None if end is None or end.ended else (end.epoch, end.since_ms))
+    outcome = in_progress.end(None if end is None or end.ended else (end.epoch, end.since_ms))
     outcome.is_complete = outcome.is_complete and not faults
     return outcome
 

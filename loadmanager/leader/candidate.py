@@ -330,7 +330,7 @@ class Candidate(ABC):
                 async with asyncio.TaskGroup() as group:
                     self._begin_work(group)
             except* NotLeaderError as over:
-                log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+                log.info("term_ended_early", epoch=term.epoch, error=str(over.exceptions[0]))
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a startup step, and retry while the store does not answer."""

@@ -75,7 +75,7 @@ class TlsListener:
         self._serve = serve
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
-        self._under_way: set[Handshake] = set()
+        self._in_progress: set[Handshake] = set()
         self._said_at_s = -_SAID_EVERY_S
         listener.settimeout(0)
         self._listen()
@@ -84,7 +84,7 @@ class TlsListener:
         """Stop accepting, and abort handshakes in progress."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        for handshake in list(self._under_way):
+        for handshake in list(self._in_progress):
             handshake.abort()
 
     def _listen(self) -> None:
@@ -104,13 +104,13 @@ class TlsListener:
         sock.settimeout(0)
         handshake = Handshake(sock)
         if self._connections.admit(handshake):
-            self._under_way.add(handshake)
+            self._in_progress.add(handshake)
             handshake.begin(self._see_through(handshake)).add_done_callback(lambda _: self._over(handshake))
         else:
             handshake.abort()
 
     def _over(self, handshake: Handshake) -> None:
-        self._under_way.discard(handshake)
+        self._in_progress.discard(handshake)
         self._connections.gone(handshake)
 
     async def _see_through(self, handshake: Handshake) -> None:

@@ -106,7 +106,7 @@ class GuardrailFacts:
         """Return the verdicts on the round that begins now. Each broker's report must be newer than its last move."""
         self._round_began_s = now_s = time.time()
         history = self._move_log.history
-        on_their_way = (each for move in history.under_way.values() for each in (move.source, move.destination))
+        on_their_way = (each for move in history.in_progress.values() for each in (move.source, move.destination))
         self._touched_s = {**history.touched_s, **{each: now_s for each in on_their_way if each is not None}}
         return self.check_round()
 

@@ -55,7 +55,7 @@ class MoveLog:
             log.error("moves_unreadable", error=str(error))  # noqa: TRY400 - a state of the store, not of the code
             self.open_moves = str(error)
         else:
-            left = len(self.history.under_way)
+            left = len(self.history.in_progress)
             self.open_moves = f"{left} of an earlier term have not ended yet" if left else ""
 
     async def _read(self) -> bytes | None:
@@ -90,7 +90,7 @@ class MoveLog:
         """Record that a move has ended with the bundle at `owner`. Retries until the store accepts it; raises
         `NotLeaderError` after the term.
         """
-        move = self.history.under_way[bundle]
+        move = self.history.in_progress[bundle]
         has_missed = move.has_missed(owner) or (bundle in self._returned and owner == move.source)
         self._returned.discard(bundle)
         self.misses += has_missed and not is_cancelled
@@ -128,7 +128,7 @@ class MoveLog:
         except BaseException:
             self.history = replace(self.history, failures=failures)
             raise
-        if not self.history.under_way:
+        if not self.history.in_progress:
             self.open_moves = ""
 
     def note_recovered(self) -> None:

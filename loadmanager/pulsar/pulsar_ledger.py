@@ -83,7 +83,7 @@ class PulsarLedger:
 
     def put_down(self) -> None:
         """At the end of a term, restore the last known owner of each bundle that is being moved."""
-        for bundle in self._move_log.history.under_way:
+        for bundle in self._move_log.history.in_progress:
             name = BundleName.parse(bundle)
             found = self._mirror.find_ownership(bundle)
             if found is not None and found.state is OwnershipState.RELEASING:
@@ -102,7 +102,7 @@ class PulsarLedger:
         return released
 
     def _must_pass(self, name: BundleName, released: Ownership) -> None:
-        if str(name) in self._move_log.history.under_way:
+        if str(name) in self._move_log.history.in_progress:
             raise IllegalTransitionError(f"a move of {name} is about to begin already")
         try:
             self._check(str(name), released)
@@ -111,7 +111,7 @@ class PulsarLedger:
             raise
 
     async def _end(self, name: BundleName, following: Ownership) -> Ownership:
-        move = self._move_log.history.under_way.get(str(name))
+        move = self._move_log.history.in_progress.get(str(name))
         owner = await self._owned.find(name, None if move is None else move.destination)
         if owner is None:  # it may have been split, or deleted with its namespace
             with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError, InvalidRecordError):
@@ -125,7 +125,7 @@ class PulsarLedger:
 
     async def _forget(self, name: BundleName) -> None:
         """End the move of a bundle that was split or merged meanwhile, without counting a failure."""
-        if str(name) in self._move_log.history.under_way:
+        if str(name) in self._move_log.history.in_progress:
             await self._move_log.end(str(name), None, is_cancelled=True)
 
     def _store_ownership(self, name: BundleName, ownership: Ownership) -> None:

@@ -37,12 +37,12 @@ class Recovery:
 
     async def run(self, epoch: int) -> None:
         """End the open moves, after the move log was read. Raises `NotLeaderError` after the term."""
-        under_way = dict(self._move_log.history.under_way)
-        for bundle, move in under_way.items():
+        in_progress = dict(self._move_log.history.in_progress)
+        for bundle, move in in_progress.items():
             owner = await self._owned.find(BundleName.parse(bundle), move.source, move.destination)
             self._log(bundle, move, owner, epoch)  # before the write, during which the term may end
             await self._move_log.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
-        if under_way:
+        if in_progress:
             self._move_log.note_recovered()
 
     def _log(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:

@@ -98,14 +98,14 @@ class PulsarReshaper:
         self._move_log = move_log
         self._decision_log = decision_log
         self._live = live
-        self._under_way: set[tuple[str, BundleRange]] = set()
+        self._in_progress: set[tuple[str, BundleRange]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
 
     @property
-    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+    def in_progress(self) -> frozenset[tuple[str, BundleRange]]:
         """Bundles that are being split, by namespace and range."""
-        return frozenset(self._under_way)
+        return frozenset(self._in_progress)
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> OwnerSilent:
         """Return `OwnerSilent`: topics are unknown."""
@@ -125,7 +125,7 @@ class PulsarReshaper:
             self._log("would_split", it, owner, stops)
             return
         key = str(it.bundle.namespace), it.bundle.range
-        self._under_way.add(key)
+        self._in_progress.add(key)
         try:
             boundaries = await self._split(it)
         except NotLeaderError:
@@ -134,7 +134,7 @@ class PulsarReshaper:
             await self._move_log.not_split()
             raise
         finally:
-            self._under_way.discard(key)
+            self._in_progress.discard(key)
         self._on_split_made(it, owner, boundaries)
         await self._move_log.split(owner.broker)
 

@@ -78,7 +78,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_MAX_REQUESTS_UNDER_WAY = 64
+_MAX_REQUESTS_IN_PROGRESS = 64
 """kazoo wakes its thread with one byte per request, through a socket that blocks after about 270 of them."""
 
 _FIRST_READ_ZNODES = 32
@@ -134,7 +134,7 @@ class ZooKeeperStore(OfSession):
         self._connect_timeout_s = connect_timeout_s
         self._clock = clock
         self._subscriptions = Subscriptions()
-        self._window = asyncio.Semaphore(_MAX_REQUESTS_UNDER_WAY)
+        self._window = asyncio.Semaphore(_MAX_REQUESTS_IN_PROGRESS)
         self._client: PromptClient | None = None
         self._serving = asyncio.Event()
         self._prepared = False

@@ -144,7 +144,7 @@ def decode_move_history(data: bytes, where: str) -> MoveHistory:
 
 def encode_move_history(history: MoveHistory) -> bytes:
     content = ActsData(
-        underWay={bundle: _data_of(move) for bundle, move in sorted(history.under_way.items())},
+        underWay={bundle: _data_of(move) for bundle, move in sorted(history.in_progress.items())},
         began=[round(at_s * _MS) for at_s in history.began_s],
         touched={broker: round(at_s * _MS) for broker, at_s in sorted(history.touched_s.items())},
         failures=history.failures,

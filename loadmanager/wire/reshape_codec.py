@@ -19,7 +19,7 @@ def question_as_json(question: SplitQuestion) -> dict[str, Any]:
         "lookedAt": [[astuple(broker), [*map(_split_as_json, own)]] for broker, own in question.looked_at],
         "counts": question.counts,
         "topics": {bundle: [topic[:4] for topic in topics] for bundle, topics in question.topics.items()},
-        "underWay": sorted([namespace, str(own)] for namespace, own in question.under_way),
+        "underWay": sorted([namespace, str(own)] for namespace, own in question.in_progress),
         "before": question.before,
     }
 

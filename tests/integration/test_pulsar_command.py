@@ -198,14 +198,14 @@ async def test_move_of_a_killed_process_is_finished_by_another(
     await pulsar.add_namespace("lm/bench", bundles=4, owners=[first.broker_id])
     await pulsar.report()
 
-    async def under_way() -> set[str]:
+    async def in_progress() -> set[str]:
         znode = await store.get(paths.PULSAR_MOVES)
         return (
-            set() if znode is None else set(decode_move_history(decode(znode.data, znode.path), znode.path).under_way)
+            set() if znode is None else set(decode_move_history(decode(znode.data, znode.path), znode.path).in_progress)
         )
 
-    async def is_under_way() -> bool:
-        return bool(await under_way())
+    async def is_in_progress() -> bool:
+        return bool(await in_progress())
 
     async def is_empty(broker: str) -> bool:
         return await pulsar.broker(broker).owned() == []
@@ -224,11 +224,11 @@ async def test_move_of_a_killed_process_is_finished_by_another(
         pulsar.faults.hold("/unload", times=100)
         code, _ = await acting.ask(drain, "PUT")
         assert code == 202
-        await eventually(is_under_way)
-        begun = await under_way()
+        await eventually(is_in_progress)
+        begun = await in_progress()
         acting.process.kill()
         await acting.process.wait()
-        cut_short = await under_way()  # it may have begun more of them before it died
+        cut_short = await in_progress()  # it may have begun more of them before it died
         assert begun <= cut_short
         pulsar.faults.forgive()
 
@@ -246,7 +246,7 @@ async def test_move_of_a_killed_process_is_finished_by_another(
             return {each["subject"] for each in await other.decisions("heal")} == cut_short
 
         await eventually(is_healed)
-        await has_settled(pulsar, under_way)
+        await has_settled(pulsar, in_progress)
 
         other.process.terminate()
         code, _, _ = await ended(other.process)
@@ -263,12 +263,12 @@ async def bundles_of(pulsar: FakePulsar) -> list[str]:
     return [f"lm/bench/{each}" for each in (await pulsar.bundles("lm/bench")).range_texts()]
 
 
-async def has_settled(pulsar: FakePulsar, under_way: Any) -> None:  # noqa: ANN401 - what is asked
+async def has_settled(pulsar: FakePulsar, in_progress: Any) -> None:  # noqa: ANN401 - what is asked
     """Nothing is under way any more, and somebody owns each bundle."""
 
     async def is_over() -> bool:
         owners = [await pulsar.owner(each) for each in await bundles_of(pulsar)]
-        return not await under_way() and None not in owners
+        return not await in_progress() and None not in owners
 
     await eventually(is_over)
 

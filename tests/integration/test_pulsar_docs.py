@@ -55,7 +55,7 @@ def test_documented_commands_end_as_shown(harness: Harness) -> None:
         for name, real in names.items():
             line = line.replace(name, real)  # noqa: PLW2901 - as it would be typed
         # What a command before has begun, as a drain, is seen through first.
-        eventually_sync(lambda: not node.actuator.move_log.history.under_way, what="no move under way")
+        eventually_sync(lambda: not node.actuator.move_log.history.in_progress, what="no move under way")
         done = runner.invoke(admin, shlex.split(MOVE.sub(lambda found: _elsewhere(node, found[1]), line)))
         assert done.exit_code == int(code or 0), (line, done.output)
         if found := HASH.search(done.output):

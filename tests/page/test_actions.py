@@ -112,7 +112,7 @@ async def test_a_bundle_is_unloaded(shown: Shown) -> None:
     await expect(shown.page.get_by_label("Why it is here")).to_contain_text("Without an owner")
 
 
-async def test_an_unload_under_way_is_cancelled(shown: Shown) -> None:
+async def test_an_unload_in_progress_is_cancelled(shown: Shown) -> None:
     owner = shown.node.ownership(_BUNDLE).owner
     assert owner is not None
     agent = shown.cluster.brokers[owner.broker]
@@ -192,7 +192,7 @@ async def test_a_plan_is_executed_as_it_was_shown(shown: Shown) -> None:
     await expect(shown.page.get_by_role("table", name="Moves")).to_contain_text("done")
 
 
-async def test_a_plan_under_way_is_stopped_by_a_freeze(shown: Shown) -> None:
+async def test_a_plan_in_progress_is_stopped_by_a_freeze(shown: Shown) -> None:
     moved, source = _owned(shown)
     target = next(broker for broker in BROKERS if broker != source)
     request = {"kind": "moves", "moves": [{"bundle": moved, "destination": target}]}

@@ -222,7 +222,7 @@ def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeClus
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_moves_under_way_are_not_repeated(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
+def test_moves_in_progress_are_not_repeated(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     """Strategies that compare brokers by their reports have nothing left to do."""
     chosen = replace(without_memory(shedding, placement), lower_boundary_shedding_enabled=False)
     rng = np.random.default_rng(seed)

@@ -177,13 +177,13 @@ def test_extensible_rule_equals_pulsars_over_cycles(loaded: LoadedNamespaces, ru
     slow, hits = [Extensible(rule) for _ in loaded.brokers], [dict[str, int]() for _ in loaded.brokers]
     for _ in range(CYCLES):
         splitting = [bundle for bundle in loaded.bundles if rng.random() < 0.1]
-        under_way = [(each.namespace, BundleRange(each.lower, each.upper)) for each in splitting]
+        in_progress = [(each.namespace, BundleRange(each.lower, each.upper)) for each in splitting]
         for number, bundles in enumerate(loaded.brokers):
             present = [bundle for bundle in bundles if rng.random() < 0.95]
             expected = slow[number].cycle(present, loaded.counts, splitting, loaded.literally(name, rule))
             divide = loaded.divide(name, rule)
             found = find_for_extensible(
-                candidates(present), hits[number], loaded.counts, divide, settings_of(rule), under_way
+                candidates(present), hits[number], loaded.counts, divide, settings_of(rule), in_progress
             )
             hits[number] = dict(found.hits)
             assert [(split.bundle, split.reason, children(split)) for split in found.splits] == expected

@@ -90,7 +90,7 @@ def test_servers_without_saved_data_come_back_empty() -> None:
     in_a_world(scenario)
 
 
-def test_write_under_way_is_lost_in_a_rollback() -> None:
+def test_write_in_progress_is_lost_in_a_rollback() -> None:
     async def scenario(ensemble: Ensemble, store: ModelStore) -> None:
         ensemble.save()
         writing = asyncio.ensure_future(store.commit([Create(LATER, b"")]))

@@ -480,7 +480,7 @@ class ModelStore(OfSession):
         self._subscriptions = Subscriptions()
         self._connection: _Connection | None = None
         self._seen_zxid = 0
-        self._under_way: dict[_Request, None] = {}
+        self._in_progress: dict[_Request, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._serving = asyncio.Event()
         self._is_closed = False
@@ -657,12 +657,12 @@ class ModelStore(OfSession):
         self._check_usable()
         assert self._connection is not None, "a session is connected by a connection"
         request = _Request(serve, asyncio.get_running_loop().create_future(), is_write)
-        self._under_way[request] = None
+        self._in_progress[request] = None
         self._connection.send(request)
         try:
             return await request.answer
         finally:
-            self._under_way.pop(request, None)
+            self._in_progress.pop(request, None)
 
     async def _keep_connected(self) -> None:
         rng = self._ensemble.rng
@@ -728,7 +728,7 @@ class ModelStore(OfSession):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        for request in list(self._under_way):
+        for request in list(self._in_progress):
             error = OutcomeUnknownError if request.is_write else StoreUnavailableError
             _resolve(request.answer, error("the connection to ZooKeeper broke"))
         if not self._is_closed:

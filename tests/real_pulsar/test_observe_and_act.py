@@ -311,7 +311,7 @@ def test_move_of_a_killed_process_is_finished_by_the_next(
     wait_until_acting(command)
     with connect(f"{zookeeper.connect_string}{chroot}") as store:
         orders = order_moves(command, cluster, operator, skew)
-        moving = next(bundle for bundle, answer in orders if is_under_way(store, bundle, answer))
+        moving = next(bundle for bundle, answer in orders if is_in_progress(store, bundle, answer))
         command.kill()
     next_one = start(overrides=NO_SHEDDING)
     wait_until_acting(next_one)
@@ -332,11 +332,11 @@ def order_moves(
             yield move["bundle"], thread.submit(command.post, f"/loadbalance/v1/plans/{plan['hash']}/execute")
 
 
-def is_under_way(store: Any, bundle: str, answer: Future[Any]) -> bool:  # noqa: ANN401 - kazoo has no types
+def is_in_progress(store: Any, bundle: str, answer: Future[Any]) -> bool:  # noqa: ANN401 - kazoo has no types
     """Wait for the record of a move; return False if the move has ended before it was seen."""
     while not answer.done():
         with contextlib.suppress(NoNodeError):
-            if bundle in decode_move_history(store.get(PULSAR_MOVES)[0], PULSAR_MOVES).under_way:
+            if bundle in decode_move_history(store.get(PULSAR_MOVES)[0], PULSAR_MOVES).in_progress:
                 return True
     return False
 

@@ -231,8 +231,8 @@ class AnyOrder(RuleBasedStateMachine):
         drains = self.leader.drains
         assert len(drains._moving) == len(self.moving) <= 4 * self.leader.at_a_time
         assert not self.asked or drains.wake_s is None
-        under_way = [drain for drain in map(drains.find, (A.broker, B.broker)) if drain is not None]
-        assert not any(drains.blocked(drain).keys() & self.moving.keys() for drain in under_way)
+        in_progress = [drain for drain in map(drains.find, (A.broker, B.broker)) if drain is not None]
+        assert not any(drains.blocked(drain).keys() & self.moving.keys() for drain in in_progress)
 
     def teardown(self) -> None:
         """Once everything goes well, nothing is left that a drain of a registered broker should have given away."""

@@ -429,29 +429,29 @@ class _Line:
 
     def __init__(self, turns: Callable[[], int]) -> None:
         self._turns = turns
-        self._under_way: deque[Callable[[], object]] = deque()
+        self._in_progress: deque[Callable[[], object]] = deque()
         self._is_moving = False
         self._next: asyncio.Handle | None = None
 
     def put(self, message: Callable[[], object]) -> None:
         """Deliver `message` behind all earlier ones."""
-        self._under_way.append(message)
+        self._in_progress.append(message)
         if not self._is_moving:
             self._is_moving = True
             self._move(self._turns())
 
     def cut(self) -> None:
         """Drop everything in flight."""
-        self._under_way.clear()
+        self._in_progress.clear()
         self._is_moving = False
         if self._next is not None:
             self._next.cancel()
 
     def _move(self, turns: int) -> None:
-        while self._under_way and turns <= 0:
-            self._under_way.popleft()()
+        while self._in_progress and turns <= 0:
+            self._in_progress.popleft()()
             turns = self._turns()
-        self._is_moving = bool(self._under_way)
+        self._is_moving = bool(self._in_progress)
         if self._is_moving:
             self._next = asyncio.get_running_loop().call_soon(self._move, turns - 1)
 

@@ -188,7 +188,7 @@ async def is_settled(harness: Harness, node: PulsarService) -> None:
         owner, seen = await harness.pulsar.owner(bundle), ownership(node, bundle)
         assert (seen.owner.broker if seen.owner else None) == owner
         assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
-    assert (await harness.move_history()).under_way == {}
+    assert (await harness.move_history()).in_progress == {}
 
 
 def reasons(node: PulsarService) -> list[Reason]:

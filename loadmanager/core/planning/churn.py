@@ -181,7 +181,7 @@ class MoveMemory:
 
 
 def standing_limits(
-    state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, under_way: float
+    state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, in_progress: float
 ) -> list[BlockingLimit]:
     """Return the limits that block all moves regardless of a plan: the breaker, and the spent hourly budget."""
     memory = MoveMemory.of(state).at(now_s, settings)
@@ -190,7 +190,7 @@ def standing_limits(
         said = "Nothing is shed: the breaker has stopped shedding"
         found.append(BlockingLimit(ChurnReason.SHEDDING_STOPPED, said, memory.stopped_until_s))
     moved = memory.moved_this_hour(snapshot, now_s)
-    share, most_percent = sum(move.share for move in moved) + under_way, settings.max_load_moved_per_hour_percentage
+    share, most_percent = sum(move.share for move in moved) + in_progress, settings.max_load_moved_per_hour_percentage
     if moved and share >= most_percent / 100 - _ROUNDING:
         said = f"Nothing is shed: {100 * share:.0f} % of all load were moved within the hour"
         found.append(BlockingLimit(ChurnReason.MOVED_ENOUGH_THIS_HOUR, said, moved[0].at_s + _HOUR_S))
@@ -235,18 +235,18 @@ def lifted(state: State, bundle: str | None = None) -> State:
 
 
 def limit(
-    plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+    plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, in_progress: float = 0.0
 ) -> tuple[Plan, State]:
     """Drop the steps beyond the limits; return the plan, with a verdict for each dropped step, and the state.
 
-    `under_way` is the share of load in unfinished moves of former rounds.
+    `in_progress` is the share of load in unfinished moves of former rounds.
     """
     memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
     state = memory.into(state)
     if not plan.steps:
         return plan, state
     refusals: dict[str, Verdict] = {}
-    allowance = _Allowance(memory, snapshot, settings, under_way)
+    allowance = _Allowance(memory, snapshot, settings, in_progress)
     for step in plan.steps:
         if isinstance(step, Unload):
             refusal = allowance.find_refusal(step)
@@ -259,23 +259,23 @@ def limit(
 
 
 def find_excess(
-    step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+    step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, in_progress: float = 0.0
 ) -> Verdict | None:
     """Return the limit that blocks this single step now, None if it may run."""
     memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
-    return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
+    return _Allowance(memory, snapshot, settings, in_progress).find_refusal(step)
 
 
 class _Allowance:
     """Remaining budget of a round; each accepted step counts."""
 
-    def __init__(self, memory: MoveMemory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
+    def __init__(self, memory: MoveMemory, snapshot: Snapshot, settings: PlannerSettings, in_progress: float) -> None:
         self._memory = memory
         self._snapshot = snapshot
         self._settings = settings
         self._now_s = snapshot.taken_at_s
         self._moved = memory.moved_this_hour(snapshot, self._now_s)
-        self._this_hour = sum(move.share for move in self._moved) + under_way
+        self._this_hour = sum(move.share for move in self._moved) + in_progress
         self._this_cycle = 0.0
         self._left = {move.bundle for move in memory.moves}
 

@@ -85,9 +85,9 @@ class Proposal:
     plan: Plan
     state: State
 
-    def within_limits(self, churn_state: churn.State, under_way: float = 0.0) -> Round:
+    def within_limits(self, churn_state: churn.State, in_progress: float = 0.0) -> Round:
         """Apply the limits on churn, given completed moves and the share of unfinished ones."""
-        plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state, under_way)
+        plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state, in_progress)
         return Round(plan, after_round(self.state, plan, self.snapshot), churn_state)
 
 
@@ -103,10 +103,10 @@ def shed(
     state: State,
     churn_state: churn.State,
     rng: np.random.Generator,
-    under_way: float = 0.0,
+    in_progress: float = 0.0,
 ) -> Round:
     """Propose a round and apply the limits. Raises `UnknownStrategyError`."""
-    return propose(snapshot, settings, state, rng).within_limits(churn_state, under_way)
+    return propose(snapshot, settings, state, rng).within_limits(churn_state, in_progress)
 
 
 _MOST_ROUTES = 5

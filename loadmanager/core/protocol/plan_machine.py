@@ -91,7 +91,7 @@ class KeptPlan:
     stopped_by: str | None = None
     even_if_frozen: bool = False
     begun: int = 0
-    under_way: int = 0
+    in_progress: int = 0
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -212,17 +212,17 @@ class PlanMachine:
 
     def _go_on(self, plan: KeptPlan) -> None:
         """Begin as many steps as the limit allows, or end the plan."""
-        while plan.stopped_by is None and plan.begun < len(plan.steps) and plan.under_way < self.at_a_time():
+        while plan.stopped_by is None and plan.begun < len(plan.steps) and plan.in_progress < self.at_a_time():
             step = plan.steps[plan.begun]
             plan.begun += 1
             drift = self.find_drift(plan, step)
             if drift is None:
                 step.state = "under_way"
-                plan.under_way += 1
+                plan.in_progress += 1
                 self._actions.append(BeginStep(plan, step, self._check(plan, step)))
             else:
                 self._stop(plan, step, "not_begun", drift)
-        if not plan.under_way:
+        if not plan.in_progress:
             self._end(plan)
 
     def _end(self, plan: KeptPlan) -> None:
@@ -240,7 +240,7 @@ class PlanMachine:
         return check
 
     def _step_ended(self, plan: KeptPlan, step: TrackedStep, end: End, why: str) -> None:
-        plan.under_way -= 1
+        plan.in_progress -= 1
         if end == "moved":
             step.state = "done"
         elif end == "lost":

@@ -1,7 +1,7 @@
 """Record of moves and splits on a real Pulsar cluster, so that the next leader can continue.
 
-    what happens        under way     began          touched                 failures
-    ------------        ---------     -----          -------                 --------
+    what happens        in progress   began          touched                 failures
+    ------------        -----------   -----          -------                 --------
     begun               + the move    + now, if own
     not begun           - the move    (stays)
     ended: landed       - the move                   source, destination     0, unless they were too many
@@ -49,11 +49,11 @@ class PendingMove:
 
 @dataclass(frozen=True, slots=True)
 class MoveHistory:
-    """Moves and splits so far. `under_way` is by bundle; `began_s` are own moves of the last hour; `touched_s` is the
+    """Moves and splits so far. `in_progress` is by bundle; `began_s` are own moves of the last hour; `touched_s` is the
     time of the last move or split at each broker; `failures` counts failures since the last success.
     """
 
-    under_way: Mapping[str, PendingMove] = field(default_factory=dict)
+    in_progress: Mapping[str, PendingMove] = field(default_factory=dict)
     began_s: tuple[float, ...] = ()
     touched_s: Mapping[BrokerId, float] = field(default_factory=dict)
     failures: int = 0
@@ -70,17 +70,17 @@ class MoveHistory:
 
     def begun(self, bundle: str, move: PendingMove) -> MoveHistory:
         began_s = (*self.began_s, move.began_s) if move.is_own else self.began_s
-        return replace(self, under_way={**self.under_way, bundle: move}, began_s=began_s).at(move.began_s)
+        return replace(self, in_progress={**self.in_progress, bundle: move}, began_s=began_s).at(move.began_s)
 
     def not_begun(self, bundle: str) -> MoveHistory:
         """Remove a move that was announced but never requested."""
-        return replace(self, under_way={each: move for each, move in self.under_way.items() if each != bundle})
+        return replace(self, in_progress={each: move for each, move in self.in_progress.items() if each != bundle})
 
     def ended(
         self, bundle: str, owner: BrokerId | None, now_s: float, *, is_excused: bool, failures_until_stop: int
     ) -> MoveHistory:
         """Record the end of a move; the bundle belongs to `owner` now. `is_excused`: cancelled, or a miss."""
-        move = self.under_way[bundle]
+        move = self.in_progress[bundle]
         if move.has_landed(owner):
             failures = self._after_success(failures_until_stop)
         else:

@@ -286,7 +286,7 @@ class ReshapeMachine:
 
     mirror: Mirror
     find_excess: Callable[[Unload], Verdict | None]
-    _under_way: dict[Reshaping, None] = field(default_factory=dict)
+    _in_progress: dict[Reshaping, None] = field(default_factory=dict)
     _actions: list[Action] = field(default_factory=list)
 
     @property
@@ -294,7 +294,7 @@ class ReshapeMachine:
         """Return the bundles that are being split, as (namespace, range); not those whose parts are being placed."""
         return frozenset(
             (str(each.bundle.namespace), each.bundle.range)
-            for each in self._under_way
+            for each in self._in_progress
             if each.is_split and each.phase is not ReshapePhase.PLACING
         )
 
@@ -302,8 +302,8 @@ class ReshapeMachine:
         """Process an event and return the actions that follow. Events of ended changes are ignored."""
         it = event.reshaping
         if isinstance(event, ReshapeWanted):
-            self._under_way[it] = None
-        if it in self._under_way:
+            self._in_progress[it] = None
+        if it in self._in_progress:
             self._handle(it, event)
         actions, self._actions = self._actions, []
         return actions
@@ -406,7 +406,7 @@ class ReshapeMachine:
 
     def _end(self, it: Reshaping, error: BaseException | None = None) -> None:
         it.phase = ReshapePhase.ENDED
-        del self._under_way[it]
+        del self._in_progress[it]
         self._actions.append(ReshapeEnded(it, error))
 
 

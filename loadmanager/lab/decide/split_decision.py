@@ -78,7 +78,7 @@ class SplitDecider(Decider):
             ),
             counts=_bundle_counts(snapshot, line, where),
             topics={},
-            under_way=frozenset(),
+            in_progress=frozenset(),
             before=self._state.get(SPLIT_STRATEGY, {}).get("hits", {}),
         )
         found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)

@@ -137,7 +137,7 @@ class SimSplitter:
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
             counts=self._state.table.namespace_sizes(),
             topics=decide.topics,
-            under_way=self._reshapings.being_split,
+            in_progress=self._reshapings.being_split,
             before=self._leader.split_state.get("hits", {}),
         )
         found, remembered = find_splits(question, decide.settings)

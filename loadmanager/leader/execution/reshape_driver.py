@@ -99,7 +99,7 @@ class ReshapeDriver:
         self.merges: Counter[Reason] = Counter()
 
     @property
-    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+    def in_progress(self) -> frozenset[tuple[str, BundleRange]]:
         """Bundles that are being split, by namespace and range."""
         return self._machine.being_split
 

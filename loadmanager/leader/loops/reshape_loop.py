@@ -66,7 +66,7 @@ class Reshapes(Protocol):
     splits_failed: int
 
     @property
-    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+    def in_progress(self) -> frozenset[tuple[str, BundleRange]]:
         """Bundles that are being split, by namespace and range."""
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
@@ -188,7 +188,7 @@ class ReshapeLoop:
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
             counts={name: len(state.bundles) for name, state in self._namespaces().items() if name in namespaces},
             topics=decide.topics,
-            under_way=self._reshaper.under_way,
+            in_progress=self._reshaper.in_progress,
             before=self._hits_by_broker(),
         )
         found, remembered = find_splits(question, decide.settings)

@@ -66,24 +66,24 @@ class Churn:
         self._snapshot = snapshot
         self._recorder = recorder
         self._moves = moves
-        self._under_way: dict[tuple[str, int], float] = {}
+        self._in_progress: dict[tuple[str, int], float] = {}
 
     def began(self, name: BundleName, released: Ownership) -> MoveEffect:
         """Record the start of an unload; return its predicted effect."""
         snapshot = self._snapshot()
         effect = self._moves.began(str(name), released, snapshot)
         if released.reason not in OPERATOR_REASONS:
-            self._under_way[str(name), released.version] = share_of(snapshot, str(name))
+            self._in_progress[str(name), released.version] = share_of(snapshot, str(name))
         return effect
 
     def ended(self, name: BundleName, released: Ownership) -> None:
         """Record that an unload is no longer in flight here, whatever its outcome."""
-        self._under_way.pop((str(name), released.version), None)
+        self._in_progress.pop((str(name), released.version), None)
 
     @property
-    def share_under_way(self) -> float:
+    def share_in_progress(self) -> float:
         """Share of all load in flight: shedding has begun to move it, and it has not arrived."""
-        return sum(self._under_way.values())
+        return sum(self._in_progress.values())
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
         """Record an abandoned unload: the owner keeps the bundle."""

@@ -147,10 +147,10 @@ class PlannerService:
                     self.recorder.failed(asked, error, rng)
                 raise
             async with self._small:
-                done, under_way = await self._within_limits(proposal, self._worker)
+                done, in_progress = await self._within_limits(proposal, self._worker)
                 self._round_rng = rng
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
-                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, rng, underWay=under_way)
+                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, rng, underWay=in_progress)
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             current = self._live.current
             pace = RoundPace(
@@ -166,12 +166,12 @@ class PlannerService:
         Repeated if moves have ended meanwhile, since they count towards the limits.
         """
         for _ in range(_TRIES):
-            noted, under_way = self.churn.state, self.churn.share_under_way
-            done = await worker.run(proposal.within_limits, noted, under_way)
-            if noted is self.churn.state and under_way == self.churn.share_under_way:
-                return done, under_way
-        under_way = self.churn.share_under_way
-        return proposal.within_limits(self.churn.state, under_way), under_way
+            noted, in_progress = self.churn.state, self.churn.share_in_progress
+            done = await worker.run(proposal.within_limits, noted, in_progress)
+            if noted is self.churn.state and in_progress == self.churn.share_in_progress:
+                return done, in_progress
+        in_progress = self.churn.share_in_progress
+        return proposal.within_limits(self.churn.state, in_progress), in_progress
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
         """Plan a round as `shed` would now; return it with its snapshot. Nothing is remembered.
@@ -182,8 +182,8 @@ class PlannerService:
             snapshot, settings, rng = self._shown_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_shed")
             proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
-            done, under_way = await self._within_limits(proposal, worker)
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, underWay=under_way)
+            done, in_progress = await self._within_limits(proposal, worker)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, underWay=in_progress)
             return done.plan, snapshot
 
     async def certify(
@@ -234,16 +234,16 @@ class PlannerService:
 
     def blocking_limits(self) -> list[BlockingLimit]:
         """Return the limits that currently keep bundles from moving."""
-        now_s, under_way = time.time(), self.churn.share_under_way
+        now_s, in_progress = time.time(), self.churn.share_in_progress
         standing = churn.standing_limits(
-            self.churn.state, self._recent_snapshot(), self._live.planner, now_s, under_way
+            self.churn.state, self._recent_snapshot(), self._live.planner, now_s, in_progress
         )
         return find_active_limits([*standing, *self._limits], now_s)
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Return the verdict of the churn limits against a move outside a round, None if they allow it."""
         return churn.find_excess(
-            step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_under_way
+            step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_in_progress
         )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:

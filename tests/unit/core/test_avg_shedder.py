@@ -140,7 +140,7 @@ def test_re_registered_broker_starts_without_hits() -> None:
     assert strategy.find_bundles_for_unloading(given(1), state).bundles
 
 
-def test_broker_with_a_release_under_way_sheds_nothing_and_keeps_its_hits() -> None:
+def test_broker_with_a_release_in_progress_sheds_nothing_and_keeps_its_hits() -> None:
     a, b = broker("a"), broker("b")
     loads = hot()
     model = ClusterModel()

@@ -126,13 +126,13 @@ def test_hourly_limit_counts_moves_of_the_last_hour_only() -> None:
     )
 
 
-def test_moves_under_way_count_against_the_hourly_limit() -> None:
+def test_moves_in_progress_count_against_the_hourly_limit() -> None:
     plan, cluster = a_plan(unload(0), unload(1)), of_loads(40, 20, 40)
-    result, _ = churn.limit(plan, cluster, SETTINGS, {}, under_way=0.7)
+    result, _ = churn.limit(plan, cluster, SETTINGS, {}, in_progress=0.7)
     assert [step.bundle for step in result.steps] == [bundle(1)]
     assert [v.verdict for v in result.verdicts if not v.acted] == [ChurnReason.MOVED_ENOUGH_THIS_HOUR]
-    assert churn.find_excess(unload(1), cluster, SETTINGS, {}, under_way=0.7) is None
-    refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, under_way=0.7)
+    assert churn.find_excess(unload(1), cluster, SETTINGS, {}, in_progress=0.7) is None
+    refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, in_progress=0.7)
     assert refusal is not None
     assert refusal.verdict is ChurnReason.MOVED_ENOUGH_THIS_HOUR
 

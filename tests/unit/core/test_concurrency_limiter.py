@@ -143,7 +143,7 @@ def test_release_of_an_unknown_entry_frees_nothing() -> None:
     st.integers(1, 3),
 )
 def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, most_per_broker: int) -> None:
-    limiter, needed, under_way = (
+    limiter, needed, in_progress = (
         ConcurrencyLimiter[int](lambda: (most, most_per_broker)),
         dict[int, frozenset[BrokerId]](),
         set[int](),
@@ -154,9 +154,9 @@ def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, 
     def give() -> None:
         for number in limiter.grant():
             begun.append(number)
-            under_way.add(number)
-        busy = Counter(broker for number in under_way for broker in needed[number])
-        assert len(under_way) == limiter.in_use <= most
+            in_progress.add(number)
+        busy = Counter(broker for number in in_progress for broker in needed[number])
+        assert len(in_progress) == limiter.in_use <= most
         assert not busy or max(busy.values()) <= most_per_broker
 
     for comes, number in acts:
@@ -167,11 +167,11 @@ def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, 
         else:
             chosen = number % len(needed)
             limiter.release(chosen)
-            under_way.discard(chosen)
+            in_progress.discard(chosen)
             left.add(chosen)
         give()
-    while under_way:
-        limiter.release(under_way.pop())
+    while in_progress:
+        limiter.release(in_progress.pop())
         give()
     assert set(begun) | left == set(needed), "everybody who did not leave before had a turn"
     for broker in (A, B, C):

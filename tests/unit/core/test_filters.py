@@ -84,7 +84,7 @@ def test_above_the_topic_limit_modular_keeps_all_and_extensible_none() -> None:
     assert not keep_strictly_below_topic_limit(mask(1, 1), asked).any()
 
 
-def test_topics_of_bundles_under_way_count() -> None:
+def test_topics_of_bundles_in_progress_count() -> None:
     model = ClusterModel()
     x = bundle(1)
     model.set_namespace("tenant/ns", [x], [owned(broker("a"))])
@@ -224,7 +224,7 @@ def test_extensible_rules_count_the_bundles_of_the_group() -> None:
     assert allowed(MODULAR, question(given, namespace="t/n4")) == ("bc", {"has_more_of_group": 1})
 
 
-def test_bundles_under_way_and_planned_moves_count_to_the_group() -> None:
+def test_bundles_in_progress_and_planned_moves_count_to_the_group() -> None:
     model = ClusterModel()
     model.set_policies(grouped())
     a, b, c = (broker(name) for name in "abc")

@@ -32,7 +32,7 @@ def test_steps_run_in_order_and_a_limited_number_at_once(leader: PlansHarness) -
 def test_kept_plan_has_not_begun() -> None:
     kept = plan()
     assert (kept.state, kept.stopped_by, kept.even_if_frozen) == ("computed", None, False)
-    assert (kept.begun, kept.under_way, kept.done) == (0, 0, 0)
+    assert (kept.begun, kept.in_progress, kept.done) == (0, 0, 0)
     assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 

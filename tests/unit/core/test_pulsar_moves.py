@@ -15,14 +15,14 @@ MOVE = PendingMove(A, B, 1_000.0, is_own=True)
 HOUR_S = 3_600.0
 
 
-def test_begun_move_is_under_way_and_counts_if_own() -> None:
+def test_begun_move_is_in_progress_and_counts_if_own() -> None:
     acts = MoveHistory().begun(BUNDLES[0], MOVE)
     assert acts == MoveHistory({BUNDLES[0]: MOVE}, (1_000.0,))
     ordered = replace(MOVE, began_s=1_001.0, is_own=False)
     assert acts.begun(BUNDLES[1], ordered) == MoveHistory({BUNDLES[0]: MOVE, BUNDLES[1]: ordered}, (1_000.0,))
 
 
-def test_move_that_was_not_requested_counts_but_is_not_under_way() -> None:
+def test_move_that_was_not_requested_counts_but_is_not_in_progress() -> None:
     acts = MoveHistory().begun(BUNDLES[0], MOVE).begun(BUNDLES[1], MOVE)
     assert acts.not_begun(BUNDLES[0]) == MoveHistory({BUNDLES[1]: MOVE}, (1_000.0, 1_000.0))
 
@@ -44,7 +44,7 @@ def test_move_that_did_not_land_counts_as_failed_unless_excused(owner: BrokerId 
     )
     assert after.failures == 2 + (not is_excused)
     assert after.touched_s == {A: 1_010.0} | ({} if owner is None else {owner: 1_010.0})
-    assert after.under_way == {}
+    assert after.in_progress == {}
     assert after.with_failures_reset() == replace(after, failures=0)
 
 
@@ -82,7 +82,7 @@ def test_old_entries_are_dropped_and_future_times_cut_to_now() -> None:
     expected = MoveHistory({BUNDLES[0]: MOVE}, (now_s - HOUR_S + 1, now_s), {B: now_s - 24 * HOUR_S + 1, C: now_s}, 1)
     assert acts.at(now_s) == expected
     begun = replace(MOVE, began_s=now_s, is_own=False)
-    assert acts.begun(BUNDLES[1], begun) == replace(expected, under_way={**acts.under_way, BUNDLES[1]: begun})
+    assert acts.begun(BUNDLES[1], begun) == replace(expected, in_progress={**acts.in_progress, BUNDLES[1]: begun})
     assert acts.ended(BUNDLES[0], C, now_s, is_excused=True, failures_until_stop=3).began_s == expected.began_s
 
 
@@ -96,17 +96,17 @@ def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
 
 @given(st.data())
 def test_no_move_is_lost_and_consecutive_failures_are_counted(data: st.DataObject) -> None:
-    acts, now_s, under_way, in_succession = MoveHistory(), 1e9, set[str](), 0
+    acts, now_s, in_progress, in_succession = MoveHistory(), 1e9, set[str](), 0
     for _ in range(data.draw(st.integers(1, 30))):
         now_s += data.draw(st.sampled_from([0.0, 1.0, 1_800.0]))
         bundle = data.draw(st.sampled_from([f"t/ns/{number}" for number in range(4)]))
-        if bundle not in under_way:
+        if bundle not in in_progress:
             acts = acts.begun(bundle, PendingMove(A, B, now_s, is_own=data.draw(st.booleans())))
-            under_way.add(bundle)
+            in_progress.add(bundle)
         elif data.draw(st.booleans()):
             owner, is_excused = data.draw(st.sampled_from([A, B, C, None])), data.draw(st.booleans())
             acts = acts.ended(bundle, owner, now_s, is_excused=is_excused, failures_until_stop=3)
-            under_way.discard(bundle)
+            in_progress.discard(bundle)
             if owner != B:
                 in_succession += not is_excused
             elif in_succession < 3:
@@ -119,5 +119,5 @@ def test_no_move_is_lost_and_consecutive_failures_are_counted(data: st.DataObjec
                 in_succession += 1
             elif in_succession < 3:
                 in_succession = 0
-        assert (set(acts.under_way), acts.failures) == (under_way, in_succession)
+        assert (set(acts.in_progress), acts.failures) == (in_progress, in_succession)
         assert all(now_s - HOUR_S < at_s <= now_s for at_s in acts.at(now_s).began_s)

@@ -350,24 +350,24 @@ def test_topics_of_unknown_load_divide_no_history() -> None:
 def test_bundles_are_conserved_versions_grow_and_every_reshape_ends(data: st.DataObject) -> None:
     """Covers actions in any order, lost owners, bundles under way, and failed writes."""
     leader = a_leader(bundles=4)
-    under_way: list[Reshaping] = []
+    in_progress: list[Reshaping] = []
     ended: list[Reshaping] = []
     for _ in range(data.draw(st.integers(1, 40))):
         before = leader.state
         match data.draw(st.sampled_from(["want", "want", "do", "do", "do", "do", "go", "move", "drop"])):
             case "want":
-                under_way.append(_draw_reshaping(leader, data))
-                leader.step(ReshapeWanted(under_way[-1]))
+                in_progress.append(_draw_reshaping(leader, data))
+                leader.step(ReshapeWanted(in_progress[-1]))
             case "do" if leader.to_do:
                 _do_any_action(leader, data, ended)
             case "go" if len(leader.registered) > 1:
                 leader.registered.discard(data.draw(st.sampled_from([A, B])))
-            case "drop" if under_way:
-                leader.step(ReshapeRefused(data.draw(st.sampled_from(under_way)), LOST))
+            case "drop" if in_progress:
+                leader.step(ReshapeRefused(data.draw(st.sampled_from(in_progress)), LOST))
             case _:
                 _change_owner(leader, data)
         assert succession_violations(before, leader.state) == []
-        alive = {each for each in under_way if each.phase is not ReshapePhase.ENDED}
+        alive = {each for each in in_progress if each.phase is not ReshapePhase.ENDED}
         assert leader.machine.being_split == {
             ("t/ns", each.bundle.range) for each in alive if each.is_split and each.phase is not ReshapePhase.PLACING
         }
@@ -375,8 +375,8 @@ def test_bundles_are_conserved_versions_grow_and_every_reshape_ends(data: st.Dat
         if not leader.to_do:
             break
         _do_any_action(leader, data, ended)
-    assert {each for each in under_way if each.phase is not ReshapePhase.ENDED} == set()
-    assert len(ended) == len(set(ended)) == len(under_way), "each ends exactly once"
+    assert {each for each in in_progress if each.phase is not ReshapePhase.ENDED} == set()
+    assert len(ended) == len(set(ended)) == len(in_progress), "each ends exactly once"
 
 
 def _any(leader: ReshapingsHarness, data: st.DataObject) -> BundleName:

@@ -142,7 +142,7 @@ def test_projected_move_reduces_the_load_of_its_source() -> None:
     assert (loaded[:, -1].tolist(), on_its_way[:, -1].tolist()) == ([1, 0], [0, 1])
 
 
-def test_broker_with_a_release_under_way_sheds_nothing() -> None:
+def test_broker_with_a_release_in_progress_sheds_nothing() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("b0")), owned(broker("b1"))])
     model.apply_report(broker("b0"), report([bundle(0), bundle(1)], cpu=90))

@@ -33,7 +33,7 @@ def question(before: dict[str, object] | None = None) -> SplitQuestion:
         looked_at=((B1, (candidate(0), candidate(1))), (B2, (candidate(2), candidate(3, topics=2)))),
         counts={"t/ns": 4},
         topics={candidate(0).name: [TopicLoad(5, 1.5, 2.5, "a"), TopicLoad(9, 0.1, 0.2, "b")]},
-        under_way=frozenset({("t/ns", candidate(1).range or BundleRange(0, 1))}),
+        in_progress=frozenset({("t/ns", candidate(1).range or BundleRange(0, 1))}),
         before=before or {},
     )
 

@@ -189,7 +189,7 @@ def test_full_namespace_keeps_hits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "under_way", "is_blocked"),
+    ("namespace", "in_progress", "is_blocked"),
     [
         ("t/ns", BundleRange(0, 500), True),
         ("t/ns", BundleRange(500, 1000), True),
@@ -197,8 +197,8 @@ def test_full_namespace_keeps_hits() -> None:
         ("t/n", LEFT, False),
     ],
 )
-def test_split_under_way_blocks_neighbours(namespace: str, under_way: BundleRange, *, is_blocked: bool) -> None:
-    found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, under_way)])
+def test_split_under_way_blocks_neighbours(namespace: str, in_progress: BundleRange, *, is_blocked: bool) -> None:
+    found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, in_progress)])
     assert reasons(found) == [SplitReason.SPLIT_UNDER_WAY if is_blocked else SplitReason.MSG_RATE]
 
 

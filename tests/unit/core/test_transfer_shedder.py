@@ -270,7 +270,7 @@ def test_excluded_namespace_takes_no_part_in_exchanges() -> None:
     assert shed(given, excluded).bundles == ()
 
 
-def test_broker_with_a_release_under_way_neither_sheds_nor_exchanges() -> None:
+def test_broker_with_a_release_in_progress_neither_sheds_nor_exchanges() -> None:
     model = ClusterModel()
     model.apply_report(A, report({bundle(1): out(2.4e6), bundle(2): out(2.4e6)}, cpu=48))
     model.apply_report(B, hot_pair())

@@ -102,7 +102,7 @@ def test_verdicts_without_movable_bundles() -> None:
     assert verdicts(recent)["a:8080"].why["recently_unloaded"] == 10
 
 
-def test_broker_with_a_release_under_way_sheds_nothing() -> None:
+def test_broker_with_a_release_in_progress_sheds_nothing() -> None:
     a, b = broker("a"), broker("b")
     loads = rated(30_000)
     model = ClusterModel()

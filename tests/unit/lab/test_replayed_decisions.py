@@ -17,7 +17,7 @@ SETTINGS = PlannerSettings(shedding_strategy="OverloadShedder")
     [({}, False), ({"underWay": 0.0}, False), ({"underWay": 1.0}, True)],
     ids=["former", "0", "1"],
 )
-def test_round_is_replayed_with_moves_under_way(
+def test_round_is_replayed_with_moves_in_progress(
     kind: str,
     detail: dict[str, float],
     refused: bool,  # noqa: FBT001 - a case

@@ -192,14 +192,14 @@ async def test_concurrent_decisions_are_replayed(tmp_path: Path, round_of_sheddi
     settings = OF_STRATEGY.get(strategy, {"load_balancer_load_placement_strategy": strategy})
     async with a_recorded_leader(tmp_path, **settings) as recorded:
         leader = recorded.leader
-        under_way = await _begun(recorded, round_of_shedding)
+        in_progress = await _begun(recorded, round_of_shedding)
         for bundle in recorded.owned_by("b2:8080")[:3]:
             for _ in range(6):  # more snapshots than a replay keeps
                 await leader.unload(bundle)
                 await leader.node.assigner.request(bundle)
         await recorded.own("t/third")
         round_of_shedding.let_go()
-        plan, _ = await asyncio.gather(*under_way)
+        plan, _ = await asyncio.gather(*in_progress)
         assert plan.steps
         await recorded.live(2)
     outcome = _replayed(tmp_path)

@@ -293,7 +293,7 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
         first = await shedding.begin_cycle()
         await eventually(lambda: hangs.unloads)
         assert len(first.steps) > 1
-        assert churn.share_under_way > 0
+        assert churn.share_in_progress > 0
         second = await shedding.begin_cycle()
         assert second.steps == (), "b1 has not reported since, and nobody else is hot"
         hangs.may_answer.set()
@@ -301,10 +301,10 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
         assert len(hangs.unloads) == 1
         stayed = [step for step in first.steps if leader.ownership(step.bundle).owner == hangs.registration]
         assert len(stayed) == len(first.steps) - 1
-        assert churn.share_under_way == 0
+        assert churn.share_in_progress == 0
 
 
-async def test_moves_under_way_count_against_the_hourly_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moves_in_progress_count_against_the_hourly_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
         planner, hangs = leader.node.planner, cluster.brokers["b1:8080"]

@@ -180,12 +180,12 @@ async def test_split_waits_for_a_running_unload(cluster: Cluster, leader: Runnin
     )
     await eventually(lambda: source.unloads)
     splitting = asyncio.create_task(leader.node.reshaper.split(WHOLE))
-    await eventually(lambda: leader.node.reshaper.under_way)
+    await eventually(lambda: leader.node.reshaper.in_progress)
     source.may_answer.set()
     await unloading
     await splitting
     assert states(leader) == {(OwnershipState.OWNED, "b2:8080", 4)}
-    assert leader.node.reshaper.under_way == set()
+    assert leader.node.reshaper.in_progress == set()
 
 
 async def test_one_of_two_concurrent_splits_succeeds(cluster: Cluster, leader: RunningNode) -> None:
@@ -246,10 +246,10 @@ async def test_abandoned_split_is_cancelled(cluster: Cluster, leader: RunningNod
     unloading = asyncio.create_task(leader.node.executor.unload(WHOLE, None, OwnershipReason.ADMIN_UNLOAD))
     await eventually(lambda: source.unloads)
     splitting = asyncio.create_task(leader.node.reshaper.split(WHOLE))
-    await eventually(lambda: leader.node.reshaper.under_way)
+    await eventually(lambda: leader.node.reshaper.in_progress)
     splitting.cancel()
     await asyncio.wait({splitting})
-    assert leader.node.reshaper.under_way == frozenset()
+    assert leader.node.reshaper.in_progress == frozenset()
     source.may_answer.set()
     await unloading
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]

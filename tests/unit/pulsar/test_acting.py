@@ -66,7 +66,7 @@ async def test_pending_move_is_stored_and_blocks_other_moves(harness: Harness) -
     harness.pulsar.lands[BUNDLE] = None
     moving = asyncio.create_task(move(node, to))
     await eventually(lambda: asked(harness.pulsar, "/unload"))
-    assert (await harness.move_history()).under_way.keys() == {BUNDLE}
+    assert (await harness.move_history()).in_progress.keys() == {BUNDLE}
     assert ownership(node, BUNDLE).state is OwnershipState.RELEASING
     with pytest.raises(Exception, match="cannot release"):
         await move(node, other)

@@ -157,7 +157,7 @@ async def is_forgotten(harness: Harness, moving: asyncio.Task[Ownership]) -> Non
     with pytest.raises(LoadManagerError):
         await moving
     history = await harness.move_history()
-    assert (history.under_way, history.failures) == ({}, 0)
+    assert (history.in_progress, history.failures) == ({}, 0)
 
 
 async def test_split_during_a_move_is_no_failure(harness: Harness) -> None:

@@ -269,12 +269,12 @@ async def test_move_log_is_written_before_release_and_after_completion() -> None
     written = await Written.begin()
     released = await written.release()
     assert written.mirror.get_ownership(NAME) == released
-    move = (await written.on_paper()).under_way[str(NAME)]
+    move = (await written.on_paper()).in_progress[str(NAME)]
     assert (move.source, move.destination, move.is_own) == (A.broker, B.broker, False)
     done = await written.apply(complete)
     assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, B, 3)
     assert written.mirror.get_ownership(NAME) == done
-    assert (await written.on_paper()).under_way == {}
+    assert (await written.on_paper()).in_progress == {}
 
 
 @pytest.mark.parametrize("end", [complete, abandon])
@@ -323,7 +323,7 @@ async def test_bundle_that_moved_meanwhile_is_not_released() -> None:
     with pytest.raises(StaleStepError, match="c:8080"):
         await releasing
     assert written.mirror.get_ownership(NAME) == moved
-    assert (await written.on_paper()).under_way == written.move_log.history.under_way == {}
+    assert (await written.on_paper()).in_progress == written.move_log.history.in_progress == {}
 
 
 async def test_bundle_cannot_start_two_moves_at_once() -> None:
@@ -333,7 +333,7 @@ async def test_bundle_cannot_start_two_moves_at_once() -> None:
     with pytest.raises(IllegalTransitionError, match="about to begin already"):
         await written.release()
     assert (await first).state is OwnershipState.RELEASING
-    assert (await written.on_paper()).under_way.keys() == {str(NAME)}
+    assert (await written.on_paper()).in_progress.keys() == {str(NAME)}
 
 
 @pytest.mark.parametrize("when", ["before its end", "while its owner is looked for"])
@@ -346,7 +346,7 @@ async def test_missing_bundle_is_forgotten_without_a_failure(when: str) -> None:
         written.pulsar.on_call = lambda: written.mirror.drop_namespace("t/ns")
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(complete)
-    assert (await written.on_paper()).under_way == {}
+    assert (await written.on_paper()).in_progress == {}
     assert written.move_log.history.failures == 0
 
 
@@ -356,7 +356,7 @@ async def test_bundles_are_reread_before_a_missing_owner_counts_as_failure() -> 
     written.pulsar.on_read = written.mirror.drop_namespace
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(abandon, "unload_failed")
-    assert ((await written.on_paper()).under_way, written.move_log.history.failures) == ({}, 0)
+    assert ((await written.on_paper()).in_progress, written.move_log.history.failures) == ({}, 0)
 
 
 async def test_end_of_term_updates_the_mirror_and_keeps_the_open_move() -> None:
@@ -365,7 +365,7 @@ async def test_end_of_term_updates_the_mirror_and_keeps_the_open_move() -> None:
     written.ledger.put_down()
     seen = written.mirror.get_ownership(NAME)
     assert (seen.state, seen.owner, seen.version) == (OwnershipState.OWNED, C, 3)
-    assert (await written.on_paper()).under_way.keys() == {str(NAME)}
+    assert (await written.on_paper()).in_progress.keys() == {str(NAME)}
     written.ledger.put_down()
     assert written.mirror.get_ownership(NAME) == seen, "once"
 
@@ -377,7 +377,7 @@ async def test_deposed_process_writes_and_starts_nothing() -> None:
         await written.release()
     assert written.pulsar.is_deposed
     assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
-    assert written.move_log.history.under_way == {}
+    assert written.move_log.history.in_progress == {}
     assert await written.store.get(paths.PULSAR_MOVES) is None
 
 
@@ -398,7 +398,7 @@ async def test_move_with_an_unknown_write_outcome_does_not_start(
     with pytest.raises(OutcomeUnknownError):
         await written.release()
     assert lost == []
-    assert (await written.on_paper()).under_way == written.move_log.history.under_way == {}
+    assert (await written.on_paper()).in_progress == written.move_log.history.in_progress == {}
     assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
 
 
@@ -415,7 +415,7 @@ async def test_concurrent_changes_are_written_together(monkeypatch: pytest.Monke
     move = PendingMove(A.broker, B.broker, time.time(), is_own=True)
     bundles = [f"t/ns/0x{number}0000000_0x{number}fffffff" for number in range(8)]
     await asyncio.gather(*(written.move_log.begin(bundle, move) for bundle in bundles))
-    assert (await written.on_paper()).under_way.keys() == set(bundles)
+    assert (await written.on_paper()).in_progress.keys() == set(bundles)
     assert len(writes) == 2, "the first, and one for all that came while it was under way"
 
 

@@ -104,7 +104,7 @@ async def test_acting_levels_brokers_by_requests_to_pulsar(harness: Harness) -> 
     node = await harness.leader(overrides=OFTEN)
 
     async def is_level() -> bool:
-        return max(await counts(harness.pulsar)) <= BUNDLES // 2 and not (await harness.move_history()).under_way
+        return max(await counts(harness.pulsar)) <= BUNDLES // 2 and not (await harness.move_history()).in_progress
 
     await reports_until(harness, is_level)
     assert sum(await counts(harness.pulsar)) == BUNDLES, "somebody owns each of them"

@@ -84,7 +84,7 @@ async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) 
         await move(node, harness.pulsar.brokers[1], next(iter(await harness.pulsar.brokers[0].owned())))
     assert reason in [stop.verdict for stop in refused.value.stops]
     assert (await counts(harness), asked(harness.pulsar, "/unload")) == (before, [])
-    assert (await harness.move_history()).under_way == {}
+    assert (await harness.move_history()).in_progress == {}
 
 
 async def test_nothing_moves_while_brokers_join_and_leave(harness: Harness) -> None:

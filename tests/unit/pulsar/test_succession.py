@@ -61,7 +61,7 @@ async def test_successor_knows_failures_and_touched_brokers(harness: Harness) ->
     await eventually(lambda: standby.is_leading and not standby.actuator.move_log.open_moves)
     known = standby.actuator.move_log.history
     assert known.touched_s == {broker: pytest.approx(at_s, abs=0.001) for broker, at_s in before.touched_s.items()}
-    assert (known.failures, known.under_way) == (0, {})
+    assert (known.failures, known.in_progress) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_move_of_a_killed_process_is_finished_by_the_next(harness: Harness
     await eventually(lambda: standby.is_leading and not standby.actuator.move_log.open_moves)
     owner = await harness.pulsar.owner(BUNDLE)
     assert owner == (to.broker_id if done else first.broker_id)
-    assert (await harness.move_history()).under_way == {}
+    assert (await harness.move_history()).in_progress == {}
     (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"

@@ -98,7 +98,10 @@ class Trial:
         (leader,) = [actor for actor in self.actors if actor.is_leading]
         znode = self.cluster.find(paths.PULSAR_MOVES)
         written = MoveHistory() if znode is None else decode_move_history(znode.data, "moves")
-        assert (leader.move_log.history.under_way, written.under_way) == ({}, {}), (leader.move_log.history, written)
+        assert (leader.move_log.history.in_progress, written.in_progress) == ({}, {}), (
+            leader.move_log.history,
+            written,
+        )
         assert leader.move_log.open_moves == ""
         for name, owner in self.pulsar.owners.items():
             assert owner is not None or name in self.pulsar.late, f"{name} was left with nobody"

@@ -171,8 +171,8 @@ class Mishaps:
         node = self.leader()
         if node.status().stopped:
             await node.go_on()
-        if (await self.harness.move_history()).under_way:
-            return f"something is under way: {(await self.harness.move_history()).under_way}"
+        if (await self.harness.move_history()).in_progress:
+            return f"something is under way: {(await self.harness.move_history()).in_progress}"
         for bundle in await self.bundles():
             owner, seen = await self.pulsar.owner(bundle), node.mirror.find_ownership(bundle)
             if seen is None or seen.state is OwnershipState.RELEASING:

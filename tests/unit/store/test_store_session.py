@@ -83,12 +83,12 @@ def test_heartbeat_is_due_a_twelfth_of_the_timeout_after_the_last_one(session: S
 
 
 def test_slow_answers_keep_the_lease_valid(session: Session) -> None:
-    answer_s, under_way = LEASE_S - 2 * PAUSE_S, [100.0]
+    answer_s, in_progress = LEASE_S - 2 * PAUSE_S, [100.0]
     for now_s in range(101, 200):
-        if under_way[0] + answer_s <= now_s:
-            session.step(RequestAnswered(7, under_way.pop(0)), now_s)
+        if in_progress[0] + answer_s <= now_s:
+            session.step(RequestAnswered(7, in_progress.pop(0)), now_s)
         assert session.step(SessionSignal.TIME, now_s) == [Heartbeat(7, now_s)]
-        under_way.append(float(now_s))
+        in_progress.append(float(now_s))
 
 
 def test_unanswered_heartbeat_does_not_extend_the_lease(session: Session) -> None:
@@ -238,7 +238,7 @@ class Servers:
     """Time at which the servers last heard of each session that they have not ended."""
     newest_s: dict[int, float] = field(default_factory=dict)
     """Time at which the newest answered request of each was sent."""
-    under_way: list[Event] = field(default_factory=list)
+    in_progress: list[Event] = field(default_factory=list)
     announced: list[SessionState] = field(default_factory=lambda: [SessionState.LOST])
     beats: list[tuple[int, float]] = field(default_factory=list)
 
@@ -296,12 +296,12 @@ class Servers:
         for number, sent_at_s in self.beats:
             if is_heard and number in self.heard_at_s:
                 self.heard_at_s[number] = self.now_s
-                self.under_way.append(RequestAnswered(number, sent_at_s))
+                self.in_progress.append(RequestAnswered(number, sent_at_s))
         self.beats.clear()
 
     def arrive(self, which: int) -> None:
-        if self.under_way:
-            self.tell(self.under_way.pop(which % len(self.under_way)))
+        if self.in_progress:
+            self.tell(self.in_progress.pop(which % len(self.in_progress)))
 
     def check(self) -> None:
         session = self.session

@@ -317,8 +317,8 @@ def _shares_an_end(candidate: SplitCandidate, splitting: Collection[tuple[str, B
     own, namespace = candidate.range, namespace_of(candidate.name)
     assert own is not None, "only bundles with a range are counted"
     return any(
-        namespace == other and (own.lower == under_way.lower or own.upper == under_way.upper)
-        for other, under_way in splitting
+        namespace == other and (own.lower == in_progress.lower or own.upper == in_progress.upper)
+        for other, in_progress in splitting
     )
 
 

@@ -41,14 +41,14 @@ class SplitQuestion:
     """Input of a round besides the settings.
 
     `looked_at` are each broker's candidates, `counts` the number of bundles per namespace, `topics` the known topics of
-    a bundle, `under_way` the pending splits, by namespace and range. `before` is the memory: by broker its incarnation,
-    and the consecutive rounds of each bundle above a limit.
+    a bundle, `in_progress` the pending splits, by namespace and range. `before` is the memory: by broker its
+    incarnation, and the consecutive rounds of each bundle above a limit.
     """
 
     looked_at: tuple[tuple[Registration, tuple[SplitCandidate, ...]], ...]
     counts: Mapping[str, int]
     topics: Mapping[str, Sequence[TopicLoad]]
-    under_way: frozenset[tuple[str, BundleRange]]
+    in_progress: frozenset[tuple[str, BundleRange]]
     before: State
 
 
@@ -82,7 +82,7 @@ def find_splits_by(
     verdicts: list[Verdict] = []
     for registration, own in question.looked_at:
         before = read_hits(question.before, registration)
-        found = find_for_extensible(own, before, counts, divide, settings, question.under_way, find_topics)
+        found = find_for_extensible(own, before, counts, divide, settings, question.in_progress, find_topics)
         for split in found.splits:
             counts[namespace_of(split.bundle)] += len(split.boundaries)
         splits += found.splits
