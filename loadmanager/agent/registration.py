@@ -272,8 +272,8 @@ class StoreRollback:
             log.warning("store_not_compared", error=str(error))
             return
         if were_lost and registration == self._grants.registration:
-            log.warning("store_was_set_back", bundle=str(bundle), version=fence, epoch=epoch)
-            self._withdraw("store_set_back")
+            log.warning("store_rolled_back", bundle=str(bundle), version=fence, epoch=epoch)
+            self._withdraw("store_rolled_back")
 
     async def read_epoch(self) -> int:
         """Return the current epoch; `StoreError` if it cannot be read."""

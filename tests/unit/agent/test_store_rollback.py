@@ -63,12 +63,12 @@ async def stored() -> AsyncIterator[Stored]:
 @pytest.mark.parametrize("version", [RELEASED_AT - 1, RELEASED_AT])
 async def test_grant_from_a_rolled_back_store(stored: Stored, version: int) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, version))
-    assert await stored.looked() == ["store_set_back"]
+    assert await stored.looked() == ["store_rolled_back"]
 
 
 async def test_epoch_older_than_that_of_an_unload_is_a_rollback(stored: Stored) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, RELEASED_AT + 1), epoch=EPOCH - 1)
-    assert await stored.looked() == ["store_set_back"]
+    assert await stored.looked() == ["store_rolled_back"]
 
 
 @pytest.mark.parametrize(
