@@ -153,6 +153,6 @@ class OpenTopics:
 
     def take_boundaries(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:
         """Store the new bundles of a namespace after the leader has split or merged some."""
-        log.info("boundaries_told", namespace=str(namespace), bundles=len(bundles))
+        log.info("boundaries_received", namespace=str(namespace), bundles=len(bundles))
         self._namespaces.take(namespace, bundles)
         self._on_new_bundles()

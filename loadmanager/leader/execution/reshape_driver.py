@@ -264,7 +264,7 @@ class ReshapeDriver:
         try:
             await self._agents.tell_bundles(broker, entry.state)
         except OwnerSilentError as error:
-            log.info("boundaries_not_told", broker=str(broker), namespace=namespace, error=str(error))
+            log.info("boundaries_not_sent", broker=str(broker), namespace=namespace, error=str(error))
 
     async def _unload(
         self, part: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
