@@ -105,7 +105,7 @@ class TlsListener:
         handshake = Handshake(sock)
         if self._connections.admit(handshake):
             self._in_progress.add(handshake)
-            handshake.begin(self._see_through(handshake)).add_done_callback(lambda _: self._over(handshake))
+            handshake.begin(self._complete(handshake)).add_done_callback(lambda _: self._over(handshake))
         else:
             handshake.abort()
 
@@ -113,7 +113,7 @@ class TlsListener:
         self._in_progress.discard(handshake)
         self._connections.gone(handshake)
 
-    async def _see_through(self, handshake: Handshake) -> None:
+    async def _complete(self, handshake: Handshake) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self._serve(handshake),

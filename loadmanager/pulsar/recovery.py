@@ -55,4 +55,4 @@ class Recovery:
         self._decision_log.judged(
             "heal", Verdict(bundle, GuardrailReason.MOVE_CUT_SHORT, acted=True, why=why), epoch=epoch
         )
-        log.info("move_seen_through", bundle=bundle, **why)
+        log.info("move_recovered", bundle=bundle, **why)

@@ -315,7 +315,7 @@ def test_move_of_a_killed_process_is_finished_by_the_next(
         command.kill()
     next_one = start(overrides=NO_SHEDDING)
     wait_until_acting(next_one)
-    assert re.search(rf"move_seen_through +bundle={moving}", next_one.log())
+    assert re.search(rf"move_recovered +bundle={moving}", next_one.log())
     eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), "every bundle is owned", least_s=TIMEOUT_S)
     skewed.wait_until_flowing()
 

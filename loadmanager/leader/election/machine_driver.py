@@ -58,11 +58,11 @@ class MachineDriver(Generic[_Event, _Action]):
         work = self._do(action)
         if work is None:
             return
-        task = self._work.create_task(self._see_through(work), context=self._context.copy())
+        task = self._work.create_task(self._finish(work), context=self._context.copy())
         # A task that is cancelled before it begins never awaits the coroutine.
         task.add_done_callback(lambda _: work.close())
 
-    async def _see_through(self, work: Coroutine[Any, Any, _Event]) -> None:
+    async def _finish(self, work: Coroutine[Any, Any, _Event]) -> None:
         self.step(await work)
 
 

@@ -150,7 +150,7 @@ class GuardrailReason(Reason):
     )
     EARLIER_MOVES_OPEN = entry(
         "No move because what became of earlier moves is not known: {why}",
-        remedy="wait until they were seen through; if what was written down of them cannot be read, say go on",
+        remedy="wait until they were recovered; if what was written down of them cannot be read, say go on",
     )
     POLICIES_UNKNOWN = entry(
         "No move because not all of the cluster's policies are known: {why}",
