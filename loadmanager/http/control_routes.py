@@ -13,11 +13,10 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.openapi import Operation, read
+from loadmanager.http.openapi import Operation, operate, read
 from loadmanager.http.request_bodies import parse_body, parse_bundle
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 
 _OURS = "/loadbalance/v1"
@@ -38,10 +37,8 @@ class ControlHandlers(LeaderHandlers[Candidate]):
     def _of_placement(self) -> list[Operation]:
         """Return the controls for a process that assigns free bundles."""
         return [
-            Operation(
-                "PUT", f"{_BROKER}/hold-off", self.hold_off, AccessRole.OPERATE, body=HoldOff, statuses=(204, 404, 409)
-            ),
-            Operation("DELETE", f"{_BROKER}/hold-off", self.let_go, AccessRole.OPERATE, statuses=(204, 409)),
+            operate("PUT", f"{_BROKER}/hold-off", self.hold_off, body=HoldOff, statuses=(204, 404, 409)),
+            operate("DELETE", f"{_BROKER}/hold-off", self.let_go, statuses=(204, 409)),
         ]
 
     def of_balancing(self) -> list[Operation]:
@@ -49,18 +46,16 @@ class ControlHandlers(LeaderHandlers[Candidate]):
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
             read(f"{_OURS}/controls", self.get_controls, ControlsData),
-            Operation("PUT", f"{_BROKER}/exclusion", self.exclude, AccessRole.OPERATE, statuses=of_broker),
-            Operation("DELETE", f"{_BROKER}/exclusion", self.include, AccessRole.OPERATE, statuses=done),
-            Operation("PUT", f"{_BUNDLE}/pin", self.pin, AccessRole.OPERATE, body=Pin, statuses=of_bundle),
-            Operation("DELETE", f"{_BUNDLE}/pin", self.unpin, AccessRole.OPERATE, statuses=(204, 409, 412)),
-            Operation(
-                "PUT", f"{_BUNDLE}/freeze", self.freeze_bundle, AccessRole.OPERATE, body=Reasoned, statuses=of_bundle
-            ),
-            Operation("DELETE", f"{_BUNDLE}/freeze", self.thaw_bundle, AccessRole.OPERATE, statuses=(204, 409, 412)),
-            Operation("PUT", f"{_OURS}/freeze", self.freeze, AccessRole.OPERATE, body=Reasoned, statuses=done),
-            Operation("DELETE", f"{_OURS}/freeze", self.thaw, AccessRole.OPERATE, statuses=done),
-            Operation("PUT", f"{_OURS}/dry-run", self.dry_run, AccessRole.OPERATE, statuses=done),
-            Operation("DELETE", f"{_OURS}/dry-run", self.wet_run, AccessRole.OPERATE, statuses=done),
+            operate("PUT", f"{_BROKER}/exclusion", self.exclude, statuses=of_broker),
+            operate("DELETE", f"{_BROKER}/exclusion", self.include, statuses=done),
+            operate("PUT", f"{_BUNDLE}/pin", self.pin, body=Pin, statuses=of_bundle),
+            operate("DELETE", f"{_BUNDLE}/pin", self.unpin, statuses=(204, 409, 412)),
+            operate("PUT", f"{_BUNDLE}/freeze", self.freeze_bundle, body=Reasoned, statuses=of_bundle),
+            operate("DELETE", f"{_BUNDLE}/freeze", self.thaw_bundle, statuses=(204, 409, 412)),
+            operate("PUT", f"{_OURS}/freeze", self.freeze, body=Reasoned, statuses=done),
+            operate("DELETE", f"{_OURS}/freeze", self.thaw, statuses=done),
+            operate("PUT", f"{_OURS}/dry-run", self.dry_run, statuses=done),
+            operate("DELETE", f"{_OURS}/dry-run", self.wet_run, statuses=done),
         ]
 
     async def get_controls(self, _: web.Request) -> web.Response:

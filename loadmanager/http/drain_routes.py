@@ -10,12 +10,11 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, operate, read
 from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.planning.churn_memory import Churn
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.plan_bodies import (
     ChurnAnswer,
     DrainProgress,
@@ -36,20 +35,19 @@ class DrainingHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         bundle = Parameter("bundle", "only of this bundle, tenant/namespace/0x.._0x..; none: of everything")
         return [
-            Operation(
+            operate(
                 "PUT",
                 _DRAIN,
                 self.drain,
-                AccessRole.OPERATE,
-                (Parameter("andReturn", "true: its present bundles return to it after its restart"),),
+                parameters=(Parameter("andReturn", "true: its present bundles return to it after its restart"),),
                 answer=DrainProgress,
                 statuses=(202, 404, 409),
             ),
             read(_DRAIN, self.progress, DrainProgress, statuses=(200, 404)),
-            Operation("DELETE", _DRAIN, self.stop, AccessRole.OPERATE, statuses=(204, 409)),
-            Operation("DELETE", _UNLOAD, self.cancel_unload, AccessRole.OPERATE, statuses=(204, 404, 409, 412)),
+            operate("DELETE", _DRAIN, self.stop, statuses=(204, 409)),
+            operate("DELETE", _UNLOAD, self.cancel_unload, statuses=(204, 404, 409, 412)),
             read(_CHURN, self.churn, ChurnAnswer),
-            Operation("DELETE", _BREAKER, self.lift, AccessRole.OPERATE, (bundle,), statuses=(204, 412)),
+            operate("DELETE", _BREAKER, self.lift, parameters=(bundle,), statuses=(204, 412)),
         ]
 
     async def drain(self, request: web.Request) -> web.Response:
@@ -135,11 +133,10 @@ _EXECUTION_TIMEOUT_S = 3_600.0
 class PlanHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         return [
-            Operation(
+            operate(
                 "POST",
                 _PLANS,
                 self.compute,
-                AccessRole.OPERATE,
                 body=PlanRequest,
                 most_body_bytes=MAX_BODY_BYTES,
                 answer=PlanAnswer,
@@ -147,12 +144,11 @@ class PlanHandlers(LeaderHandlers[Candidate]):
             ),
             read(_PLANS, self.all, PlansAnswer),
             read(f"{_PLANS}/{{hash}}", self.get, PlanAnswer, statuses=(200, 404)),
-            Operation(
+            operate(
                 "POST",
                 f"{_PLANS}/{{hash}}/execute",
                 self.execute,
-                AccessRole.OPERATE,
-                (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
+                parameters=(Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
                 answer=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),

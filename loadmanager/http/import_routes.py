@@ -16,7 +16,7 @@ from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.audit_middleware import note_change, noting
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
 from loadmanager.leader.candidate import Candidate
@@ -42,12 +42,11 @@ class ImportHandlers(LeaderHandlers[Node]):
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
+            administer(
                 "PUT",
                 "/loadbalance/v1/operator-config",
                 self.put_operator_config,
-                AccessRole.ADMIN,
-                (Parameter("dryRun", "only say what would change", BOOLEAN),),
+                parameters=(Parameter("dryRun", "only say what would change", BOOLEAN),),
                 body=OperatorConfigDocument,
                 answer=Changes,
                 statuses=(200, 409, 412, 413),
@@ -128,16 +127,8 @@ class LearnedHandlers(LeaderHandlers[Candidate]):
         done = (204, 409, 413)
         return [
             Operation("GET", _LEARNED, self.get_learned, AccessRole.READ),
-            Operation(
-                "PUT",
-                _LEARNED,
-                self.put_learned,
-                AccessRole.OPERATE,
-                body=LearnedData,
-                most_body_bytes=MAX_BODY_BYTES,
-                statuses=done,
-            ),
-            Operation("DELETE", _LEARNED, self.forget_learned, AccessRole.OPERATE, statuses=done),
+            operate("PUT", _LEARNED, self.put_learned, body=LearnedData, most_body_bytes=MAX_BODY_BYTES, statuses=done),
+            operate("DELETE", _LEARNED, self.forget_learned, statuses=done),
         ]
 
     async def get_learned(self, _: web.Request) -> web.Response:
@@ -184,16 +175,8 @@ class ConfigurationHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         return [
             *self.questions(),
-            Operation(
-                "POST",
-                f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
-                self.set_value,
-                AccessRole.ADMIN,
-                statuses=(200, 400, 409, 412),
-            ),
-            Operation(
-                "DELETE", f"{_CONFIGURATION}/{{key}}", self.delete_value, AccessRole.ADMIN, statuses=(200, 409, 412)
-            ),
+            administer("POST", f"{_CONFIGURATION}/{{key}}/{{value:.*}}", self.set_value, statuses=(200, 400, 409, 412)),
+            administer("DELETE", f"{_CONFIGURATION}/{{key}}", self.delete_value, statuses=(200, 409, 412)),
         ]
 
     async def list_keys(self, _: web.Request) -> web.Response:

@@ -22,12 +22,11 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import LeaderHandlers, unloading_timeout_s
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
 from loadmanager.http.policy_routes import refuse_to_strand
 from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag, parse_namespace
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.node import Node
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.bundle_bodies import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.http_bodies import NamespaceAnswer, NamespacePolicies
 from loadmanager.wire.store_records import BundlesData, parse_boundaries
@@ -49,29 +48,21 @@ class AdminHandlers(LeaderHandlers[Node]):
         strand = Parameter("force", "also when no broker may own a bundle afterwards", BOOLEAN)
         return [
             read("/admin/v2/tenants", self.list_tenants, list[str]),
-            Operation("DELETE", _NAMESPACE, self.delete_namespace, AccessRole.ADMIN, (force,), statuses=unloaded),
+            administer("DELETE", _NAMESPACE, self.delete_namespace, parameters=(force,), statuses=unloaded),
             read(tenant, self.list_namespaces, list[str]),
-            Operation(
+            administer(
                 "PUT",
                 _NAMESPACE,
                 self.create_namespace,
-                AccessRole.ADMIN,
                 body=NamespacePolicies,
                 body_required=False,
                 statuses=(204, 409, 412),
             ),
             read(_NAMESPACE, self.get_policies, NamespaceAnswer, statuses=found),
             read(f"{_NAMESPACE}/bundles", self.get_bundles, BundlesData, statuses=found),
-            Operation(
-                "PUT", f"{_NAMESPACE}/unload", self.unload_namespace, AccessRole.OPERATE, (strand,), statuses=unloaded
-            ),
-            Operation(
-                "PUT",
-                f"{_BUNDLE}/unload",
-                self.unload_bundle,
-                AccessRole.OPERATE,
-                (destination, strand),
-                statuses=unloaded,
+            operate("PUT", f"{_NAMESPACE}/unload", self.unload_namespace, parameters=(strand,), statuses=unloaded),
+            operate(
+                "PUT", f"{_BUNDLE}/unload", self.unload_bundle, parameters=(destination, strand), statuses=unloaded
             ),
         ]
 
@@ -222,12 +213,11 @@ class BundleHandlers(LeaderHandlers[Node]):
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
+            operate(
                 "PUT",
                 f"{_BUNDLE}/split",
                 self.split,
-                AccessRole.OPERATE,
-                (
+                parameters=(
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
                     Parameter("unload", "release the parts, so that the next lookup places each of them", BOOLEAN),
                 ),
@@ -242,11 +232,10 @@ class BundleHandlers(LeaderHandlers[Node]):
                 Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),
                 statuses=(200, 404, 412),
             ),
-            Operation(
+            operate(
                 "POST",
                 "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/merge",
                 self.merge,
-                AccessRole.OPERATE,
                 body=MergeRequest,
                 answer=MergedBundle,
                 body_required=False,

@@ -173,6 +173,12 @@ def read(
     )
 
 
+operate = partial(Operation, role=AccessRole.OPERATE)
+"""An operation of operators."""
+administer = partial(Operation, role=AccessRole.ADMIN)
+"""An operation of administrators."""
+
+
 class OpenApiHandlers:
     """Serves the OpenAPI document of all operations, including its own."""
 

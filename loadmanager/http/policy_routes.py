@@ -31,7 +31,7 @@ from loadmanager.core.domain.settings import KEYS, NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, LeaderHandlers, unloading_timeout_s
-from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, read
+from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, administer, read
 from loadmanager.http.request_bodies import parse_flag, parse_namespace, parse_value
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -147,22 +147,16 @@ class PolicyHandlers(LeaderHandlers[Node]):
             read(f"{_POLICIES}/brokers", self.list_brokers, brokers, statuses=found),
             read(f"{_POLICIES}/brokers/{{broker}}", self.get_broker, BrokerUnderPolicy, statuses=found),
             read(policy, self._get(kind), IsolationData, summary="Return an isolation policy.", statuses=found),
-            Operation(
+            administer(
                 "POST",
                 policy,
                 self.set_policy,
-                AccessRole.ADMIN,
-                (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
+                parameters=(Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
                 body=IsolationData,
                 statuses=(204, 404, 409, 504),
             ),
-            Operation(
-                "DELETE",
-                policy,
-                self._delete(kind),
-                AccessRole.ADMIN,
-                summary="Remove an isolation policy.",
-                statuses=(204, 404, 409),
+            administer(
+                "DELETE", policy, self._delete(kind), summary="Remove an isolation policy.", statuses=(204, 404, 409)
             ),
         ]
 
@@ -172,15 +166,8 @@ class PolicyHandlers(LeaderHandlers[Node]):
         return [
             read(_DOMAINS, self._list(kind), domains, summary="Return all failure domains.", statuses=found),
             read(domain, self._get(kind), FailureDomain, summary="Return a failure domain.", statuses=found),
-            Operation("POST", domain, self.set_domain, AccessRole.ADMIN, body=FailureDomain, statuses=done),
-            Operation(
-                "DELETE",
-                domain,
-                self._delete(kind),
-                AccessRole.ADMIN,
-                summary="Remove a failure domain.",
-                statuses=done,
-            ),
+            administer("POST", domain, self.set_domain, body=FailureDomain, statuses=done),
+            administer("DELETE", domain, self._delete(kind), summary="Remove a failure domain.", statuses=done),
         ]
 
     def _list(self, kind: _Kind[_Data]) -> Handler:
@@ -363,16 +350,10 @@ class AntiAffinityHandlers(LeaderHandlers[Node]):
         return [
             read(_MEMBERS, self.members, list[str], tenant, statuses=(200, 400, 404)),
             Operation("GET", _GROUP, self.get_group, AccessRole.READ, statuses=(200, 204, 404, 412), media_type=JSON),
-            Operation(
-                "POST",
-                _GROUP,
-                self.set_group,
-                AccessRole.ADMIN,
-                body=str,
-                body_media_type="text/plain",
-                statuses=(204, 404, 409, 412),
+            administer(
+                "POST", _GROUP, self.set_group, body=str, body_media_type="text/plain", statuses=(204, 404, 409, 412)
             ),
-            Operation("DELETE", _GROUP, self.delete_group, AccessRole.ADMIN, statuses=(204, 404, 409, 412)),
+            administer("DELETE", _GROUP, self.delete_group, statuses=(204, 404, 409, 412)),
         ]
 
     async def members(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.openapi import TEXT, Operation, Parameter, read
+from loadmanager.http.openapi import TEXT, Operation, Parameter, operate, read
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.pulsar.pulsar_service import PulsarService
@@ -55,7 +55,7 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
             ),
             read(_SCORES, self.scores, list[dict[str, Any]]),
             Operation("GET", f"{_SCORES}/table", self.table, AccessRole.READ, media_type=TEXT),
-            Operation("POST", f"{_PULSAR}/go-on", self.go_on, AccessRole.OPERATE, statuses=(204, 409)),
+            operate("POST", f"{_PULSAR}/go-on", self.go_on, statuses=(204, 409)),
         ]
 
     async def status(self, request: web.Request) -> web.Response:
