@@ -104,7 +104,7 @@ class LoadManagerNodes:
                 failures.append(str(error))
                 continue
             except InvalidRecordError as error:
-                log.warning("garbage_from_node", error=str(error))
+                log.warning("node_answer_invalid", error=str(error))
                 self._metrics.garbage.labels("node").inc()
                 failures.append(str(error))
                 continue

@@ -98,7 +98,7 @@ class OwnershipQuestions:
     def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:
         if verdict is GrantVerdict.FOREIGN_BUNDLE:
             self._metrics.garbage.labels("node").inc()
-            log.warning("garbage_from_node", error=f"{claim.bundle} cannot hold {topic}")
+            log.warning("node_answer_invalid", error=f"{claim.bundle} cannot hold {topic}")
         else:
             self._namespaces.note(claim.bundle)
 

@@ -147,4 +147,4 @@ def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
         history.rename(aside)
     except OSError as error:
         raise HistoryError(f"{history}: of another {key}, and cannot be put aside: {error.strerror}") from None
-    log.warning("history_put_aside", why=f"its epochs are of another {key}", to=str(aside))
+    log.warning("history_moved_aside", why=f"its epochs are of another {key}", to=str(aside))

@@ -55,7 +55,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
             operate("PUT", f"{_OURS}/freeze", self.freeze, body=Reasoned, statuses=done),
             operate("DELETE", f"{_OURS}/freeze", self.thaw, statuses=done),
             operate("PUT", f"{_OURS}/dry-run", self.dry_run, statuses=done),
-            operate("DELETE", f"{_OURS}/dry-run", self.wet_run, statuses=done),
+            operate("DELETE", f"{_OURS}/dry-run", self.end_dry_run, statuses=done),
         ]
 
     async def get_controls(self, _: web.Request) -> web.Response:
@@ -142,7 +142,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
         """Start the dry run: shedding decides but moves nothing."""
         return await self._change(request, lambda controls: replace(controls, dry_run=True))
 
-    async def wet_run(self, request: web.Request) -> web.Response:
+    async def end_dry_run(self, request: web.Request) -> web.Response:
         """End the dry run."""
         return await self._change(request, lambda controls: replace(controls, dry_run=False))
 

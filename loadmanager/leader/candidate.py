@@ -317,7 +317,7 @@ class Candidate(ABC):
         term_task.cancel()
         await asyncio.gather(term_task, return_exceptions=True)
         await self._put_down(error)
-        log.info("term_over", reason=str(error))
+        log.info("term_ended", reason=str(error))
 
     async def _lead(self, term: Term, end_of_last_term: asyncio.Task[None] | None) -> None:
         with structlog.contextvars.bound_contextvars(epoch=term.epoch):

@@ -362,7 +362,7 @@ async def test_malformed_answer_of_a_node_grants_nothing(beside: RunningAgent, n
     assert status == 503
     assert node.url in answer["reason"]
     assert beside.metric("garbage_total", source="node") >= 1
-    assert any(entry["event"] == "garbage_from_node" and node.url in entry["error"] for entry in logs)
+    assert any(entry["event"] == "node_answer_invalid" and node.url in entry["error"] for entry in logs)
     node.spoiled = None
     assert (await beside.owner(TOPIC))[1]["owned"]
 

@@ -95,7 +95,7 @@ async def test_node_serves_when_ready_and_ends_on_a_signal(
     assert code == 0
     assert "Traceback" not in said
     events = [orjson.loads(line)["event"] for line in said.splitlines()]
-    assert {"serving", "elected", "term_over", "history_recorded"} <= set(events)
+    assert {"serving", "elected", "term_ended", "history_recorded"} <= set(events)
 
 
 @pytest.mark.skipif(Path("/var/lib/loadmanager").exists(), reason="there is a place")

@@ -211,7 +211,7 @@ class Election:
             case Campaign():
                 await self._campaign(action)
             case Vacate(epoch_version):
-                log.info("leaves_the_first_turn_to_others", epoch=epoch_version)
+                log.info("candidacy_delayed", epoch=epoch_version)
                 await self._take_znode_away(epoch_version, self._store.session_id)
                 await self._sleep_until(clock.now_s() + _RETRY_S)
             case Reassure(epoch):

@@ -417,7 +417,7 @@ class OwnershipLedger:
         if error.index == 0:
             _fail_all(writes, self._step_down())
             return
-        log.info("namespace_record_changed_underneath", path=error.path, cause=error.cause)
+        log.info("namespace_record_changed_externally", path=error.path, cause=error.cause)
         await self._read_again_and_retry(writes, error)
 
     async def _on_unknown_outcome(self, writes: list[_Write], error: OutcomeUnknownError) -> None:

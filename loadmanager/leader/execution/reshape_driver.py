@@ -226,7 +226,7 @@ class ReshapeDriver:
             else:
                 await self._assigner.request(str(it.bundle))
         except (UnloadFailedError, IllegalTransitionError) as error:
-            log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
+            log.info("owner_not_settled", bundle=str(it.bundle), error=str(error))
         return WaitEnded(it)
 
     async def _commit(self, it: Reshaping) -> Event:

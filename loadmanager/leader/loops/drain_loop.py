@@ -228,10 +228,10 @@ class DrainLoop:
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
             outcome = Failed(error)
         except (LoadManagerError, IllegalTransitionError) as error:
-            log.warning("bundle_not_given_away", bundle=step.bundle, source=str(step.source), error=str(error))
+            log.warning("bundle_not_drained", bundle=step.bundle, source=str(step.source), error=str(error))
             outcome = Failed(error)
         except Exception as error:
-            log.exception("bundle_not_given_away", bundle=step.bundle, source=str(step.source))
+            log.exception("bundle_not_drained", bundle=step.bundle, source=str(step.source))
             outcome = Failed(error)
         self._tell(MoveEnded(step.bundle, outcome))
 

@@ -204,7 +204,7 @@ class PlannerPool:
                 raise found
             total_load(snapshot)  # computed here, so that the churn limits on the event loop find it cached
             return found
-        log.warning("planned_beside_lookups", bundles=len(snapshot.bundles))
+        log.warning("planned_in_process", bundles=len(snapshot.bundles))
         return shedding.propose(snapshot, settings, state, rng)
 
     def _ask(

@@ -114,7 +114,7 @@ async def test_single_node_with_a_broken_link_does_not_wait() -> None:
         with structlog.testing.capture_logs() as logs:
             _heal(memory, node)
             await eventually(lambda: node.leads)
-        assert "leaves_the_first_turn_to_others" not in [entry["event"] for entry in logs]
+        assert "candidacy_delayed" not in [entry["event"] for entry in logs]
 
 
 def _with_sessions_of(memory: MemoryCluster, session_timeout_s: float) -> Connect:

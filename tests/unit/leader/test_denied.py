@@ -27,7 +27,7 @@ async def test_denied_znode_is_reported_and_the_node_recovers(path: str) -> None
             lookup = await node.lookup(TOPIC)
             assert lookup.status in {200, 503}
             node.node.election.deposed()
-            await eventually(lambda: any(entry["event"] == "term_over" for entry in logs))
+            await eventually(lambda: any(entry["event"] == "term_ended" for entry in logs))
             reply = await node.get("/readyz")
             assert WHY in reply.json().get("reason", "") or reply.json()["faults"] == {path: WHY}
             metrics = (await node.get("/metrics")).body.decode()

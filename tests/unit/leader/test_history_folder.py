@@ -106,7 +106,7 @@ async def test_history_of_another_store_is_put_aside(tmp_path: Path) -> None:
         assert (history / "events").is_dir()
     with capture_logs() as logs:
         assert Path((await found(environment, 2)).history_url) == history
-    assert [entry["why"] for entry in logs if entry["event"] == "history_put_aside"] == [
+    assert [entry["why"] for entry in logs if entry["event"] == "history_moved_aside"] == [
         "its epochs are of another metadataStoreUrl"
     ]
     (aside,) = names(history.parent, but=".lock")
