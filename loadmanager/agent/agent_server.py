@@ -300,7 +300,6 @@ def _natural(request: web.Request, header: str) -> int:
 
 
 def _registration(request: web.Request) -> Registration:
-    """Return the registration that the call is for."""
     return Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
 
 

@@ -101,7 +101,6 @@ class BrokerWatch:
 
     @property
     def loads(self) -> Mapping[str, OpenTopicLoad]:
-        """The load of every open topic, by its name."""
         return self._loads
 
     @property

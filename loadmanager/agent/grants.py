@@ -264,7 +264,6 @@ class Grants:
         return self._bundle_of.get(topic)
 
     def topics_by_bundle(self) -> dict[BundleName, list[str]]:
-        """Return all granted topics by bundle."""
         return {
             BundleName(name, held): sorted(topics)
             for name, namespace in self._namespaces.items()

@@ -54,8 +54,6 @@ class Awaited:
 
 
 class LoadManagerNodes:
-    """The nodes at `urls`."""
-
     def __init__(
         self,
         http: HttpClient,

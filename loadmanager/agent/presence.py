@@ -273,7 +273,6 @@ class Presence:
         return self._held is None or now_s >= self._may_go_s
 
     def step(self, event: Event, now_s: float) -> list[Action]:
-        """Return the actions for an event."""
         match event:
             case CheckRegistration():
                 self._look(event, now_s)

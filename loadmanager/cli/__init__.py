@@ -144,7 +144,6 @@ LACKING = f"Not in this installation: needs {' and '.join(_OF_NODES)}."
 
 
 def module_of(command: str) -> str:
-    """Return the module name of a command."""
     return f"loadmanager.cli.{command.replace('-', '_')}_command"
 
 

@@ -42,8 +42,6 @@ _AGENT = "{agent}"
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Options of the command."""
-
     url: str
     agent_port: int
     probe: str | None

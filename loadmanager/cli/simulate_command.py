@@ -285,7 +285,6 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def packaged_scenarios() -> dict[str, Scenario]:
-    """Return the scenarios of the package by name."""
     folder = resources.files("loadmanager.lab.simulate").joinpath("scenarios")
     files = sorted((each for each in folder.iterdir() if each.name.endswith(_SUFFIXES)), key=lambda each: each.name)
     found = [_parse(each.read_text(encoding="utf-8"), each.name) for each in files]

@@ -34,8 +34,6 @@ class ReportIntake(Protocol):
 
 
 class SplitCounters(Protocol):
-    """Counters of splits."""
-
     splits: Counter[Reason]
     splits_failed: int
 

@@ -25,7 +25,6 @@ class Subscriptions:
 
     @property
     def paths(self) -> list[str]:
-        """Return the watched paths."""
         return list(self._watches)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -196,7 +196,6 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """State of the session."""
         match self.phase:
             case SessionPhase.CONNECTED:
                 return SessionState.CONNECTED
@@ -228,7 +227,6 @@ class Session:
         return None
 
     def step(self, event: Event, now_s: float) -> list[Action]:
-        """Process an event and return the actions."""
         if event is SessionSignal.CLOSE:
             self._end(SessionPhase.CLOSED)
         elif self.phase is not SessionPhase.CLOSED:

@@ -33,7 +33,6 @@ def pack_rounded(encode: Callable[[int], bytes]) -> bytes:
 
 
 def is_packed(data: bytes) -> bool:
-    """Return True if the data is compressed."""
     return data.startswith(_GZIP_MAGIC)
 
 

@@ -113,7 +113,6 @@ def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
 
 
 def decode_domains(data: bytes, where: str) -> dict[str, FailureDomain]:
-    """Decode the failure domains by name."""
     return parse_json(_DOMAINS, data, where)
 
 

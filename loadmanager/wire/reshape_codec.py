@@ -45,7 +45,6 @@ def _split_of(content: Sequence[Any]) -> SplitCandidate:
 
 
 def merging_as_json(namespaces: Mapping[str, Sequence[MergeCandidate]]) -> dict[str, Any]:
-    """Encode the candidates of each namespace."""
     return {name: [*map(astuple, own)] for name, own in namespaces.items()}
 
 

@@ -186,7 +186,6 @@ class RuleStage:
             await asyncio.gather(client, return_exceptions=True)
 
     def topic(self, name: str) -> str:
-        """Return a topic with a new name."""
         return f"{NAMESPACE}/{name}-{self._run}-{next(self._numbers)}"
 
     async def attempt(self, topic: str) -> ProbeResult:

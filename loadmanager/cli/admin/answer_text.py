@@ -150,7 +150,6 @@ def find_execution(content: object) -> str | None:
 
 
 def summarize_drain(progress: Json) -> str:
-    """Summarize the progress of a drain in one sentence."""
     if progress["state"] == "done":
         moved = format_quantity(progress["moved"], "bundle")
         return f"{progress['broker']} is drained: {moved} moved; it can be stopped"

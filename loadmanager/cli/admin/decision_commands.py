@@ -173,7 +173,6 @@ class DecisionFollower:
                 return begun
 
     def _decisions(self, stream: Stream) -> Iterator[Json]:
-        """Yield the decisions of the stream."""
         from loadmanager.client.push_events import EventReader  # noqa: PLC0415 - no other command needs aiohttp
 
         reader = EventReader()

@@ -92,7 +92,6 @@ class AdminAnswer:
 
     @property
     def reason(self) -> str:
-        """Reason of a refusal."""
         content = self.content
         return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
 

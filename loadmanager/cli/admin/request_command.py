@@ -54,7 +54,6 @@ _Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to 
 
 
 def group(help_text: str) -> typer.Typer:
-    """A group of commands."""
     return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 

@@ -46,7 +46,6 @@ def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: 
 
 
 def format_columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    """Format rows as columns of these widths."""
     return (_line(row, widths) for row in rows)
 
 

@@ -71,7 +71,6 @@ class ConfigWriter:
     async def update_failure_domains(
         self, change: Callable[[Mapping[str, FailureDomain]], Mapping[str, FailureDomain]]
     ) -> Mapping[str, FailureDomain]:
-        """Update the failure domains by name."""
         return await self._update(paths.FAILURE_DOMAINS, decode_domains, encode_domains, change)
 
     async def update_anti_affinity(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:

@@ -101,8 +101,6 @@ class Batch:
 
 
 class OwnershipWriter(Protocol):
-    """Writer of ownership."""
-
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
         """Commit one transition of one bundle; return the stored ownership.
 

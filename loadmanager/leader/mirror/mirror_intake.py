@@ -100,7 +100,6 @@ class MirrorIntake:
 
     @property
     def records_rejected(self) -> int:
-        """Number of rejected records."""
         return self._faults.counted
 
     @property

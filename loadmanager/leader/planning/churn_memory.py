@@ -129,7 +129,6 @@ class Churn:
         log.info("breaker_lifted", subject=verdict.subject)
 
     def figures(self) -> ChurnFigures:
-        """Return the current churn figures."""
         now_s = time.time()
         memory = MoveMemory.of(self.state).at(now_s, self._live.planner)
         return ChurnFigures(
