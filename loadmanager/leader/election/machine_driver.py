@@ -18,7 +18,7 @@ from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 _Event = TypeVar("_Event")
 _Action = TypeVar("_Action")
 _What = TypeVar("_What", bound=Hashable)
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 
 
 class MachineDriver(Generic[_Event, _Action]):
@@ -66,34 +66,34 @@ class MachineDriver(Generic[_Event, _Action]):
         self.step(await work)
 
 
-class Waiters(Generic[_What, _Told]):
+class Waiters(Generic[_What, _Result]):
     """Futures of callers that wait for an outcome; each caller has its own, and may be cancelled."""
 
     def __init__(self) -> None:
-        self._futures: dict[_What, list[asyncio.Future[_Told]]] = {}
+        self._futures: dict[_What, list[asyncio.Future[_Result]]] = {}
 
     def __contains__(self, what: _What) -> bool:
         return what in self._futures
 
-    def future(self, what: _What) -> asyncio.Future[_Told]:
+    def future(self, what: _What) -> asyncio.Future[_Result]:
         """Return a new future of its outcome."""
-        future: asyncio.Future[_Told] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(what, []).append(future)
         return future
 
-    def tell(self, what: _What, told: _Told | Exception) -> None:
+    def resolve(self, what: _What, result: _Result | Exception) -> None:
         for future in self._futures.pop(what, ()):
             if future.done():
                 continue
-            if isinstance(told, Exception):
-                future.set_exception(told)
+            if isinstance(result, Exception):
+                future.set_exception(result)
                 future.exception()  # retrieved here: nobody may be waiting any more
             else:
-                future.set_result(told)
+                future.set_result(result)
 
-    def tell_all(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
         for what in list(self._futures):
-            self.tell(what, error)
+            self.resolve(what, error)
 
 
 async def write(ledger: OwnershipLedger, action: Write) -> WriteEnded:

@@ -111,7 +111,7 @@ class AssignmentDriver:
         """Fail every waiting lookup with `error`: the term is over."""
         self._machine.forget()
         self._spans.clear()
-        self._waiting.tell_all(error)
+        self._waiting.fail_all(error)
 
     def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
         match action:
@@ -121,7 +121,7 @@ class AssignmentDriver:
                 return self._write(action)
             case AnswerWaiters(bundle, outcome):
                 self._spans.pop(bundle, None)
-                self._waiting.tell(bundle, self._log_outcome(bundle, outcome))
+                self._waiting.resolve(bundle, self._log_outcome(bundle, outcome))
         return None
 
     async def _decide(self, decide: DecideAssignments) -> Event:

@@ -410,7 +410,7 @@ class Executor:
         end_span(self._spans.pop(move, INVALID_SPAN), outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
             self._churn.ended(BundleName.parse_any(move.bundle), move.released)
-        self._ends.tell(move, outcome)
+        self._ends.resolve(move, outcome)
 
     def _on_moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
