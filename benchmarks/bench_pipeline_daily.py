@@ -23,16 +23,6 @@ DAY_MIN = 1440
 TARGET = 0.1
 
 
-class Unwatched:
-    """Progress callbacks that do nothing."""
-
-    def began(self, step: str) -> None: ...
-
-    def wrote(self, step: str, table: str, rows: int) -> None: ...
-
-    def ended(self, step: str, seconds: float) -> None: ...
-
-
 def main(days: int) -> None:
     spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +54,7 @@ def write_days(fleet: Fleet, directory: Directory, days: range) -> None:
 def made(spark: Spark, history: str, out: str) -> tuple[float, float]:
     """Run the pipeline and return the seconds of wall time and of CPU time."""
     begun, used = time.perf_counter(), processor_s()
-    run(spark, Job(history, out), ["ingest"], Unwatched())
+    run(spark, Job(history, out), ["ingest"])
     return time.perf_counter() - begun, processor_s() - used
 
 

@@ -12,7 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -38,23 +39,8 @@ TARGET_US, TARGET_TIMES_DUCKDB = 15.0, 1.5
 SIMULATING = "whatif"
 
 
-@dataclass
-class Costs:
-    """Wall time and CPU time of each step, in seconds; receives the progress of the run."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    processor_s: dict[str, float] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-
-    def began(self, step: str) -> None:
-        self.processor_s[step] = processor_s()
-
-    def wrote(self, step: str, table: str, rows: int) -> None:  # noqa: ARG002 - as runs tell it
-        self.rows[table] = rows
-
-    def ended(self, step: str, seconds: float) -> None:
-        self.seconds[step] = seconds
-        self.processor_s[step] = processor_s() - self.processor_s[step]
+Costs = dict[str, tuple[float, float]]
+"""Wall time and CPU time of each step, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +56,7 @@ class Ran:
 def ran(url: str, out: str, steps: Sequence[str], *, for_few: bool = False) -> Ran:
     begun, used = time.perf_counter(), processor_s()
     spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP}, for_few=for_few)
-    costs = Costs()
-    run(spark, Job(url, out), steps, costs)
+    costs = {step: measured(partial(run, spark, Job(url, out), [step])) for step in steps}
     jobs = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()  # noqa: SLF001 - said nowhere else
     return Ran(costs, time.perf_counter() - begun, processor_s() - used, jobs)
 
@@ -86,14 +71,14 @@ def small(folder: Path) -> None:
     record_fleet(folder / "small", minutes=SMALL_MINUTES)
     found = apart(str(folder / "small"), str(folder / "small-out"), list(STEPS), for_few=True)
     rows = SMALL_MINUTES * (NAMESPACES * SMALL_BUNDLES + BROKERS)
-    slowest = sorted(found.costs.seconds.items(), key=lambda each: -each[1])[:3]
+    slowest = sorted(found.costs.items(), key=lambda each: -each[1][0])[:3]
     show(
         f"a whole run over {rows:,} rows, local[{CORES}]",
         [
             Measured("from the start of Spark to the report", found.seconds, "s", TARGET_SMALL_S),
             Measured("processor time", found.processor_s, "s"),
             Measured("Spark jobs", found.jobs, ""),
-            *(Measured(f"step {step}", seconds, "s") for step, seconds in slowest),
+            *(Measured(f"step {step}", seconds, "s") for step, (seconds, _) in slowest),
         ],
     )
 
@@ -111,10 +96,10 @@ def large(folder: Path, millions: int) -> None:
 
 def rows_of(step: str, millions: int, costs: Costs, beside: Mapping[str, tuple[float, float]]) -> list[Measured]:
     if step not in beside:
-        return [Measured(step, costs.seconds[step], "s")]
-    (seconds, used), own = beside[step], costs.processor_s[step]
+        return [Measured(step, costs[step][0], "s")]
+    (seconds, used), (own_s, own) = beside[step], costs[step]
     return [
-        Measured(step, millions / costs.seconds[step], "M rows/s"),
+        Measured(step, millions / own_s, "M rows/s"),
         Measured(f"{step}, processor time a row", own / millions, "µs", TARGET_US),
         Measured(f"{step} in DuckDB", millions / seconds, "M rows/s"),
         Measured(f"{step} in DuckDB, processor time a row", used / millions, "µs"),

@@ -15,12 +15,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
@@ -221,8 +220,9 @@ def _known_steps(steps: Sequence[str] | None) -> list[str]:
 def _run_steps(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
     from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
 
-    with ProgressView(steps) as view:
-        return runner.run(spark, job, steps, view)
+    console = Console(stderr=True, highlight=False)
+    with console.status("running"):
+        return runner.run(spark, job, steps, console.print)
 
 
 def _league_lines(spark: Spark, out: str) -> list[str]:
@@ -316,35 +316,3 @@ def _reached(name: str, url: str) -> Directory:
         why = without_password(" ".join(str(error).split()))
         raise ConfigurationError(f"{name} {without_password(url)}: cannot be reached: {why[:300]}") from None
     return directory
-
-
-class ProgressView:
-    """Progress of a run on standard error: a line per table and step, and on a terminal the current one."""
-
-    def __init__(self, steps: Sequence[str]) -> None:
-        self._steps = steps
-        self._console = Console(stderr=True, highlight=False)
-        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        self._rows = 0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        self._task = self._bar.add_task("", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def began(self, step: str) -> None:
-        self._rows = 0
-        self._bar.update(self._task, description=f"{step} ({self._steps.index(step) + 1} of {len(self._steps)})")
-
-    def wrote(self, step: str, table: str, rows: int) -> None:
-        self._rows += rows
-        self._bar.update(self._task, description=f"{step}: {table}: {rows:,} rows")
-        self._console.print(f"  {table}: {rows:,} rows", style="dim")
-
-    def ended(self, step: str, seconds: float) -> None:
-        rows = f"{self._rows:,} rows, " if self._rows else ""
-        self._console.print(f"{step}: {rows}{seconds:.1f} s")

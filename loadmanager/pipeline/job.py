@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import pandas as pd
 import pyarrow as pa
@@ -21,16 +21,6 @@ from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import NoResult, Step, StepResult, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
-
-
-class Watch(Protocol):
-    """Observer of a run's progress."""
-
-    def began(self, step: str) -> None: ...
-
-    def wrote(self, step: str, table: str, rows: int) -> None: ...
-
-    def ended(self, step: str, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +45,18 @@ class Job:
 
 
 class JobRun:
-    """A run in progress. Steps run one at a time, and read and write their tables through it."""
+    """A run in progress. Steps run one at a time, and read and write their tables through it.
 
-    def __init__(self, spark: SparkSession, job: Job, summary: Summary, watch: Watch | None) -> None:
+    `show` gets a line about each step and table.
+    """
+
+    def __init__(
+        self, spark: SparkSession, job: Job, summary: Summary, show: Callable[[str], object] = lambda _: None
+    ) -> None:
         self.spark = spark
         self.job = job
         self.summary = summary
-        self.watch = watch
+        self.show = show
         self.tables = Tables(spark, job.out)
 
     def begin(self, step: Step) -> StepResult:
@@ -127,10 +122,9 @@ class JobRun:
         self.report_rows(table)
 
     def report_rows(self, table: str) -> None:
-        """Put the number of rows of a table into the summary, and notify the observer."""
+        """Put the number of rows of a table into the summary, and show it."""
         rows = self.done.rows[table] = self.tables.rows(table)
-        if self.watch:
-            self.watch.wrote(self._step.name, table, rows)
+        self.show(f"  {table}: {rows:,} rows")
 
     def note(self, text: str) -> None:
         """Add a sentence about what was left out to the summary."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
-from loadmanager.pipeline.job import Job, JobRun, Watch
+from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.step import SUMMARY, NoResult, Step, StepResult, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 
@@ -40,13 +40,17 @@ class StepError(PipelineError):
         self.step = step
 
 
-def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch | None = None) -> Summary:
-    """Run these steps in the pipeline's order. A failed run writes the summary too. Raises `StepError`."""
-    state, steps = JobRun(spark, job, _summary_after(job), watch), [STEPS[name] for name in STEPS if name in names]
+def run(spark: SparkSession, job: Job, names: Sequence[str], show: Callable[[str], object] = lambda _: None) -> Summary:
+    """Run these steps in the pipeline's order, and `show` a line about each step and table.
+
+    A failed run writes the summary too. Raises `StepError`.
+    """
+    state, steps = JobRun(spark, job, _summary_after(job), show), [STEPS[name] for name in STEPS if name in names]
     before = replace(state.summary)
     try:
         _check(state, steps)
-        for step in steps:
+        for number, step in enumerate(steps, 1):
+            show(f"{step.name} ({number} of {len(steps)})")
             _run_step(state, step)
     finally:
         if _is_new(before, state.summary):
@@ -98,8 +102,6 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
 
 def _run_step(run: JobRun, step: Step) -> None:
     done, started_s = run.begin(step), time.monotonic()
-    if run.watch:
-        run.watch.began(step.name)
     try:
         if step.reads or step.reads_if_there:
             run.summarise_range()
@@ -113,8 +115,7 @@ def _run_step(run: JobRun, step: Step) -> None:
         raise _failed(done, error) from error
     finally:
         done.seconds = time.monotonic() - started_s
-    if run.watch:
-        run.watch.ended(step.name, done.seconds)
+    run.show(f"{step.name}: {sum(done.rows.values()):,} rows, {done.seconds:.1f} s")
 
 
 def _failed(done: StepResult, error: Exception) -> StepError:

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from support.recorded_fleet import record_fleet
 from support.waiting import patience
-from support.whole_run import Done, Seen, whatif
+from support.whole_run import Done, whatif
 
 from loadmanager.pipeline import session as session_module
 from loadmanager.pipeline.delta import Tables
@@ -74,11 +74,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A whole run over it, with what-ifs of half an hour or more. Its tables are not to be changed."""
-    out, seen = str(tmp_path_factory.mktemp("out")), Seen()
+    out, lines = str(tmp_path_factory.mktemp("out")), list[str]()
     (Path(out) / RECOMMENDED).write_text("# of an earlier run")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(whatif_step, "WHOLE_DAY_HOURS", 0.5)
-        return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
+        summary = run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), lines.append)
+    return summary, lines, Tables(spark, out)
 
 
 @pytest.fixture

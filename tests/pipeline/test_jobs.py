@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from support.frames import files_of, rows_of
 from support.recorded import NOON_MS
 from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
-from support.whole_run import Done, Seen, whatif
+from support.whole_run import Done, whatif
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.settings_loader import load_settings
@@ -28,7 +28,7 @@ from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.league import Recommendation
 from loadmanager.pipeline.publish import learned_from
 from loadmanager.pipeline.runner import StepError, run
-from loadmanager.pipeline.step import SUMMARY, get_summary
+from loadmanager.pipeline.step import SUMMARY, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps import whatif as whatif_step
 from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, missing_day, put_recommended
@@ -40,11 +40,21 @@ REPORTS = 60 * BROKERS
 
 
 def test_run_reports_all_steps_in_order_with_their_rows(done: Done) -> None:
-    summary, seen, tables = done
-    assert seen.steps == [each for step in STEPS for each in (step, f"{step} done")]
-    assert seen.rows == {table: rows for each in summary.steps for table, rows in each.rows.items()}
-    assert seen.rows.keys() <= DATASETS.keys()
-    assert all(tables.rows(table) == rows for table, rows in seen.rows.items())
+    summary, lines, tables = done
+    assert [line for line in lines if " of " in line] == [
+        f"{step} ({number} of {len(STEPS)})" for number, step in enumerate(STEPS, 1)
+    ]
+    assert [line.partition(":")[0] for line in lines if line.endswith(" s")] == list(STEPS)
+    written = rows_written(summary)
+    assert {line for line in lines if line.startswith(" ")} == {
+        f"  {table}: {rows:,} rows" for table, rows in written.items()
+    }
+    assert written.keys() <= DATASETS.keys()
+    assert all(tables.rows(table) == rows for table, rows in written.items())
+
+
+def rows_written(summary: Summary) -> dict[str, int]:
+    return {table: rows for each in summary.steps for table, rows in each.rows.items()}
 
 
 def test_step_writes_all_its_declared_tables(done: Done) -> None:
@@ -56,8 +66,7 @@ def test_step_writes_all_its_declared_tables(done: Done) -> None:
 
 
 def test_tables_contain_the_reports_of_the_fleet(done: Done) -> None:
-    _, seen, _ = done
-    rows = seen.rows
+    rows = rows_written(done[0])
     assert rows["clean_broker_reports"] == REPORTS
     assert rows["rejected_rows"] == 0
     assert rows["scenarios"] == 2
@@ -67,10 +76,11 @@ def test_tables_contain_the_reports_of_the_fleet(done: Done) -> None:
 
 
 def test_one_hour_of_history_gives_notes_instead_of_forecasts(done: Done) -> None:
-    summary, seen, _ = done
+    summary, _, _ = done
     why = "not enough history: needs 3 days of hourly windows, has 0.0 (0 of them whole, with at least 18 hours)"
     assert {f"{step}: {why}" for step in ("forecast", "capacity", "advice")} <= set(summary.notes)
-    assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
+    rows = rows_written(summary)
+    assert [rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 
 
 def test_summary_names_the_range_and_the_steps(done: Done) -> None:
@@ -96,7 +106,7 @@ def test_less_than_a_day_is_not_replayed(
     spark: SparkSession, history: Path, tmp_path: Path, tried: WhatIf | None
 ) -> None:
     (tmp_path / RECOMMENDED).write_text("# of an earlier run")
-    summary = run(spark, Job(str(history), str(tmp_path), whatif=tried), ["whatif"], Seen())
+    summary = run(spark, Job(str(history), str(tmp_path), whatif=tried), ["whatif"])
     tables = ("scenarios", "league", "paired_differences", "recommendation")
     assert {table: summary.steps[0].rows[table] for table in tables} == dict.fromkeys(tables, 0)
     note = "Nothing is recommended: needs 1 day of history (at least 18 hours), has 1.0 hours."
@@ -152,9 +162,10 @@ def test_single_steps_can_be_repeated(spark: SparkSession, done: Done, tmp_path:
     summary, _, _ = done
     out = tmp_path / "out"
     shutil.copytree(summary.out, out)
-    seen = Seen()
-    again = run(spark, Job(summary.history, str(out)), ["advice"], seen)
-    assert seen.steps == ["advice", "advice done"]
+    lines = list[str]()
+    again = run(spark, Job(summary.history, str(out)), ["advice"], lines.append)
+    assert lines[0] == "advice (1 of 1)"
+    assert [line.partition(":")[0] for line in lines[1:]] == ["  advice", "advice"]
     runs = {each.step: each.run for each in again.steps}
     assert runs == {step: again.run if step == "advice" else summary.run for step in STEPS}
     assert (again.from_ms, again.to_ms) == (summary.from_ms, summary.to_ms)
@@ -180,7 +191,7 @@ def before(spark: SparkSession, done: Done, tmp_path: Path) -> Iterator[tuple[Jo
 def failed(spark: SparkSession, job: Job, step: str) -> str:
     """Return the error of a run of the step, which the summary has too."""
     with pytest.raises(StepError) as raised:
-        run(spark, job, [step], Seen())
+        run(spark, job, [step])
     said = orjson.loads((Path(job.out) / SUMMARY).read_bytes())["steps"][-1]
     assert said["step"] == step
     assert str(raised.value) == f"step {step}: {said['fault']}"
@@ -201,7 +212,7 @@ def test_range_limits_the_steps_after_ingest(spark: SparkSession, done: Done, tm
     part = replace(job, from_ms=NOON_MS + 21 * MINUTE_MS, to_ms=NOON_MS + 30 * MINUTE_MS + 1)
     tables = Tables(spark, job.out)
     for steps, asked, minutes in ((["ingest", "balance"], part, [20, 25, 30]), (["balance"], job, range(0, 60, 5))):
-        found = run(spark, asked, steps, Seen())
+        found = run(spark, asked, steps)
         assert tables.rows("clean_broker_reports") == REPORTS
         starts = [row["start_ms"] for row in rows_of(tables.read("imbalance"), "start_ms")]
         assert starts == [NOON_MS + minute * MINUTE_MS for minute in minutes]
@@ -209,7 +220,7 @@ def test_range_limits_the_steps_after_ingest(spark: SparkSession, done: Done, tm
         assert (found.from_ms, found.to_ms) == expected
     days = rows_of(tables.read("hot_bundles"))
     assert {row["start_ms"] for row in days} == {NOON_MS - 12 * HOUR_MS}
-    alone = run(spark, part, ["balance"], Seen())
+    alone = run(spark, part, ["balance"])
     assert (alone.from_ms, alone.to_ms) == (part.from_ms, part.to_ms)
     assert len(rows_of(tables.read("hot_bundles"))) == len(days), "a day that overlaps the range counts as a whole"
 
@@ -244,7 +255,7 @@ def test_unreadable_file_is_named_and_tables_stay(
 def test_unreadable_file_is_left_out_on_request(spark: SparkSession, tmp_path: Path) -> None:
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
-    summary = run(spark, Job(root, str(tmp_path / "out"), leave_out_bad_files=True), ["ingest"], Seen())
+    summary = run(spark, Job(root, str(tmp_path / "out"), leave_out_bad_files=True), ["ingest"])
     (note,) = summary.notes
     assert str(bad) in note
     hours = Tables(spark, str(tmp_path / "out")).read_rows("reported_by").column("start_ms").unique().to_pylist()
@@ -258,7 +269,7 @@ def test_whatif_notes_a_left_out_file_and_replays_the_rest(
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
     job = Job(root, str(tmp_path / "out"), leave_out_bad_files=True, whatif=whatif())
-    summary = run(spark, job, ["whatif"], Seen())
+    summary = run(spark, job, ["whatif"])
     assert [each.partition(": not a Parquet")[0] for each in summary.notes if "Parquet" in each] == [f"left out: {bad}"]
     assert summary.steps[0].rows["scenarios"] == 2
 
@@ -278,10 +289,10 @@ def test_whatif_notes_a_left_out_file_and_replays_the_rest(
 def test_invalid_whatif_is_refused_before_any_step(
     spark: SparkSession, history: Path, tmp_path: Path, given: dict[str, object], names: list[str]
 ) -> None:
-    job, seen = Job(str(history), str(tmp_path / "out"), whatif=whatif(**given)), Seen()
+    job, lines = Job(str(history), str(tmp_path / "out"), whatif=whatif(**given)), list[str]()
     with pytest.raises(StepError) as raised:
-        run(spark, job, list(STEPS), seen)
-    assert seen.steps == []
+        run(spark, job, list(STEPS), lines.append)
+    assert lines == []
     assert str(raised.value).startswith("step whatif: two: ")
     assert all(name in str(raised.value) for name in names)
     (step,) = get_summary(job.out).steps
@@ -291,7 +302,7 @@ def test_invalid_whatif_is_refused_before_any_step(
 def test_missing_history_is_named_by_its_step(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(f"{tmp_path}/none", str(tmp_path / "out"), whatif=whatif())
     with pytest.raises(StepError, match=r"step ingest: .*none: there is no history"):
-        run(spark, job, list(STEPS), Seen())
+        run(spark, job, list(STEPS))
 
 
 def test_step_without_its_tables_names_the_missing_one(spark: SparkSession, history: Path, tmp_path: Path) -> None:
@@ -314,29 +325,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.deep
 def test_full_disk_keeps_earlier_tables(spark: SparkSession, history: Path, small_disk: Path) -> None:
     job = Job(str(history), str(small_disk))
-    written = Seen()
+    lines = list[str]()
     with pytest.raises(StepError, match=r"cannot be written: .*No space left on device"):
-        run(spark, job, list(STEPS), written)
+        run(spark, job, list(STEPS), lines.append)
     tables = Tables(spark, str(small_disk))
-    assert written.rows
-    for table, rows in written.rows.items():
-        assert tables.read(table).count() == rows, table
+    written = [line.partition(":")[0].strip() for line in lines if line.startswith(" ")]
+    assert written
+    for table in written:
+        assert f"  {table}: {tables.read(table).count():,} rows" in lines
 
 
 def test_table_survives_a_full_disk(spark: SparkSession, history: Path, tmp_path: Path, small_disk: Path) -> None:
     record_fleet(tmp_path / "history", minutes=10)
     job = Job(str(tmp_path / "history"), str(small_disk))
     table = "clean_broker_reports"
-    to_ms = run(spark, job, ["ingest"], Seen()).to_ms
+    to_ms = run(spark, job, ["ingest"]).to_ms
     tables, filler = Tables(spark, str(small_disk)), small_disk / "filler"
     shutil.copytree(history, tmp_path / "history", dirs_exist_ok=True)
     fill(filler)
     with pytest.raises(StepError, match=r"step ingest: .*No space left on device"):
-        run(spark, job, ["ingest"], Seen())
+        run(spark, job, ["ingest"])
     assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
     assert get_summary(job.out).to_ms == to_ms
     filler.unlink()
-    run(spark, job, ["ingest"], Seen())
+    run(spark, job, ["ingest"])
     assert tables.read(table).count() == tables.rows(table) == REPORTS
 
 

@@ -81,7 +81,7 @@ def test_forecast_is_shown_for_the_namespaces_with_the_most_load(spark: SparkSes
     others = [made.assign(kind="bundle"), made.assign(key="t/a"), made.assign(metric="msg_rate_out")]
     tables.write_rows("forecasts", pd.concat([made, *others]))
     tables.write("namespace_windows", frame_of(spark, "namespace_windows", rows))
-    run = JobRun(spark, Job("", str(tables)), Summary("run", "", str(tables)), None)
+    run = JobRun(spark, Job("", str(tables)), Summary("run", "", str(tables)))
     run.begin(STEP)
     read = collect(run)["namespace_forecasts"]
     assert read.to_numpy().tolist() == [["t/b", START_MS + 1, 1, 2, 3], ["t/b", START_MS + 2, 1, 2, 3]]

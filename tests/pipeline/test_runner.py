@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import SparkSession
 from support.frames import rows_of
 from support.whole_run import Done, in_order, whatif
-from support.whole_run import Seen as Watched
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline import runner
@@ -26,33 +25,16 @@ ROWS: dict[str, list[tuple[object, ...]]] = {
 }
 
 
-class Seen:
-    """Progress that a run has reported."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def began(self, step: str) -> None:
-        self.told.append(step)
-
-    def wrote(self, step: str, table: str, rows: int) -> None:
-        self.told.append((step, table, rows))
-
-    def ended(self, step: str, seconds: float) -> None:
-        assert seconds > 0
-        self.told.append(f"{step} done")
-
-
 class StepRunner:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.job = spark, Job(f"{folder}/history", f"{folder}/out")
-        self.tables, self.seen = Tables(spark, self.job.out), Seen()
+        self.tables, self.lines = Tables(spark, self.job.out), list[str]()
 
     def run(self, *steps: Step) -> Summary:
         own = {each.name: each for each in steps}
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(runner, "STEPS", {**STEPS, **own})
-            return runner.run(self.spark, self.job, list(own), self.seen)
+            return runner.run(self.spark, self.job, list(own), self.lines.append)
 
     def fails(self, *steps: Step) -> str:
         """Return the error of the run, which the summary has too."""
@@ -104,7 +86,7 @@ def test_missing_table_is_refused_with_the_step_that_makes_it(step_runner: StepR
         f"step two: {step_runner.job.out}/broker_windows: there is no such table yet;"
         " it is made by the step ingest (--step ingest)"
     )
-    assert step_runner.seen.told == []
+    assert step_runner.lines == []
     assert not step_runner.tables.has("fleet_events")
 
 
@@ -126,7 +108,7 @@ def test_step_checks_run_before_any_step_begins(step_runner: StepRunner) -> None
 
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     assert step_runner.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
-    assert step_runner.seen.told == []
+    assert step_runner.lines == []
 
 
 def test_step_without_result_empties_its_tables_and_notes_the_reason(
@@ -140,7 +122,8 @@ def test_step_without_result_empties_its_tables_and_notes_the_reason(
     assert summary.notes == ["one: nothing is known"]
     assert summary.steps[0].rows == {"fleet_events": 1, "recommendation": 0}
     assert step_runner.tables.read("recommendation").collect() == []
-    assert step_runner.seen.told == ["one", ("one", "fleet_events", 1), ("one", "recommendation", 0), "one done"]
+    assert step_runner.lines[:3] == ["one (1 of 1)", "  fleet_events: 1 rows", "  recommendation: 0 rows"]
+    assert step_runner.lines[3].startswith("one: 1 rows, ")
 
 
 def test_unknown_table_cannot_be_declared() -> None:
@@ -183,8 +166,8 @@ def test_next_run_repairs_steps_killed_before_each_table(
     for step, writes in later.items():
         while left & set(writes):
             with pytest.raises(KilledError):
-                runner.run(spark, job, [step], Watched())
-        runner.run(spark, job, [step], Watched())
+                runner.run(spark, job, [step])
+        runner.run(spark, job, [step])
         for table in writes:
             found, wanted = (in_order(rows_of(each.read(table))) for each in (tables, expected))
             assert len(found) == len(wanted), table

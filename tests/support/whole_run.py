@@ -16,26 +16,8 @@ def whatif(**given: object) -> WhatIf:
     return parse_whatif({**TRIED, **given}, "what-if.yaml")
 
 
-class Seen:
-    """Progress that a run has reported."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.rows: dict[str, int] = {}
-
-    def began(self, step: str) -> None:
-        self.steps.append(step)
-
-    def wrote(self, step: str, table: str, rows: int) -> None:
-        assert step == self.steps[-1]
-        self.rows[table] = rows
-
-    def ended(self, step: str, seconds: float) -> None:
-        assert seconds > 0
-        self.steps.append(f"{step} done")
-
-
-Done = tuple[Summary, Seen, Tables]
+Done = tuple[Summary, list[str], Tables]
+"""A run, the lines that it has shown, and its tables."""
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
