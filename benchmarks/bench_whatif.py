@@ -28,10 +28,11 @@ from loadmanager.history.entry_rows import Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.writer import HistoryWriter
+from loadmanager.lab.simulate.scenario import parse_as
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.session import spark_session
-from loadmanager.pipeline.whatif_file import parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 from loadmanager.pipeline.whatif_plan import WhatIfPlan, plan, play
 
 BROKERS, BUNDLES_OF_EACH, MINUTES, STEP_S = 30, 20, 240, 10
@@ -93,7 +94,7 @@ def scenarios(history: History, ranges: Ranges, seeds: int) -> WhatIfPlan:
         "strategies": ["ThresholdShedder"],
         "seeds": list(range(seeds)),
     }
-    return plan(parse_whatif(content, "bench_whatif"), history, ranges)
+    return plan(parse_as(WhatIf, content, "bench_whatif"), history, ranges)
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:

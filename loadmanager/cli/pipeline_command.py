@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
 from loadmanager.cli.admin.node_requests import AdminRequest, put
@@ -90,7 +89,7 @@ def run(
             leave_out_bad_files=leave_out,
             days=days,
             headroom=headroom,
-            whatif=None if scenarios is None else _whatif_in(scenarios),
+            whatif=None if scenarios is None else _read_whatif(scenarios),
             anew=anew,
             keep_days=keep_days,
         )
@@ -194,18 +193,11 @@ def _session(
         spark.stop()
 
 
-def _whatif_in(path: Path) -> WhatIf:
-    from loadmanager.pipeline.whatif_file import parse_whatif  # noqa: PLC0415 - part of an optional extra
+def _read_whatif(path: Path) -> WhatIf:
+    from loadmanager.lab.simulate.scenario import parse_file  # noqa: PLC0415 - only for this option
+    from loadmanager.pipeline.whatif_file import WhatIf  # noqa: PLC0415 - as above
 
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"{path}: not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    return parse_whatif(content, str(path))
+    return parse_file(WhatIf, path)
 
 
 def _known_steps(steps: Sequence[str] | None) -> list[str]:

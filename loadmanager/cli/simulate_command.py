@@ -17,7 +17,6 @@ from typing import Annotated
 
 import orjson
 import typer
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -28,7 +27,7 @@ from loadmanager.core.planning.certificate.plan_certificate import CertificateFi
 from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import Series, read_series
 from loadmanager.lab.simulate import world
-from loadmanager.lab.simulate.scenario import Scenario, parse_scenario
+from loadmanager.lab.simulate.scenario import Scenario, parse_file, parse_yaml
 from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, run, settings_for
 
@@ -287,7 +286,7 @@ _SUFFIXES = (".yaml", ".yml")
 def packaged_scenarios() -> dict[str, Scenario]:
     folder = resources.files("loadmanager.lab.simulate").joinpath("scenarios")
     files = sorted((each for each in folder.iterdir() if each.name.endswith(_SUFFIXES)), key=lambda each: each.name)
-    found = [_parse(each.read_text(encoding="utf-8"), each.name) for each in files]
+    found = [parse_yaml(Scenario, each.read_text(encoding="utf-8"), each.name) for each in files]
     return {scenario.name: scenario for scenario in found}
 
 
@@ -298,12 +297,7 @@ def load_scenario(name: str) -> tuple[Scenario, Path]:
     """
     path = Path(name)
     if path.suffix in _SUFFIXES or path.is_file():
-        try:
-            return _parse(path.read_text(encoding="utf-8"), name), path.parent
-        except OSError as error:
-            raise ScenarioError(f"{name}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ScenarioError(f"{name}: not UTF-8 text") from None
+        return parse_file(Scenario, path), path.parent
     known = packaged_scenarios()
     if name not in known:
         raise ScenarioError(f"{name}: no file, and no scenario of that name; there are {', '.join(known)}")
@@ -336,11 +330,3 @@ def _files(paths: Iterable[Path]) -> Iterable[Path]:
         if not found:
             raise ScenarioError(f"{path}: no *.csv in this directory")
         yield from found
-
-
-def _parse(text: str, where: str) -> Scenario:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
-    return parse_scenario(content, where)

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.run_rules import Rules
-from loadmanager.lab.simulate.scenario import ScenarioBrokers, parse_as
+from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Part, Positive
 from loadmanager.wire.validation import Namespace
 
@@ -91,11 +91,6 @@ class WhatIf(Part):
             names = ", ".join(each.name for each in self.fleets)
             raise ValueError(f"recommendFor: there is no fleet {self.recommend_for!r}; there are {names}")
         return self
-
-
-def parse_whatif(content: object, where: str) -> WhatIf:
-    """Parse a scenario file. Raises `ScenarioError` with the file, the key, and what is allowed."""
-    return parse_as(WhatIf, content, where)
 
 
 def _once(key: str, given: Sequence[object]) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 import pytest
-import yaml
 from support.background import a_cluster_in_another_thread
 from support.nodes import Cluster
 from support.reported import about_days, contents_of
 from typer.testing import CliRunner
 
 from loadmanager.cli.admin_command import admin
+from loadmanager.lab.simulate.scenario import parse_yaml
 from loadmanager.pipeline.reporting.actions import MORE_BROKERS, find_actions
-from loadmanager.pipeline.whatif_file import parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 
 BROKER, NAMESPACE = "b1:8080", "public/shop"
 BUNDLE, NEIGHBOUR = f"{NAMESPACE}/0x00000000_0x40000000", f"{NAMESPACE}/0x40000000_0x80000000"
@@ -59,5 +59,5 @@ def test_every_command_of_a_report_runs_as_printed(cluster: Cluster) -> None:
     (tried,) = (each for each in commands if each[1] == "pipeline")
     assert tried[:3] == ["loadmanager", "pipeline", "run"]
     assert tried[-3:-1] == ["whatif", "--scenarios"]
-    assert parse_whatif(yaml.safe_load(actions[0].files[MORE_BROKERS]), MORE_BROKERS).fleets[1].added[0].count == 2
+    assert parse_yaml(WhatIf, actions[0].files[MORE_BROKERS], MORE_BROKERS).fleets[1].added[0].count == 2
     assert len(commands) == len(SUBJECTS) + 4  # and one on more brokers, two keys, one on reports

@@ -17,11 +17,12 @@ from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
+from loadmanager.lab.simulate.scenario import parse_as
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.pipeline.ranges import Outline, Ranges, digest_of
-from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
 
 HALVES = [Stretch(number, NOON_MS + number * HOUR_MS, NOON_MS + (number + 1) * HOUR_MS) for number in range(2)]
@@ -29,7 +30,7 @@ HALVES = [Stretch(number, NOON_MS + number * HOUR_MS, NOON_MS + (number + 1) * H
 
 
 def whatif(**given: object) -> WhatIf:
-    return parse_whatif({"name": "some", **given}, "what-if.yaml")
+    return parse_as(WhatIf, {"name": "some", **given}, "what-if.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from support.ranges_here import RangesHere
@@ -29,12 +28,13 @@ from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.scenario import parse_as, parse_yaml
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.trial import Trial, figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.league import league_table, paired_differences, recommendations
 from loadmanager.pipeline.ranges import Ranges
-from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 from loadmanager.pipeline.whatif_plan import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 
 
@@ -48,7 +48,7 @@ SHEDDERS = ["ThresholdShedder", "TransferShedder"]
 
 
 def whatif(**given: object) -> WhatIf:
-    return parse_whatif({"name": "some", **given}, "what-if.yaml")
+    return parse_as(WhatIf, {"name": "some", **given}, "what-if.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_documented_file_is_accepted() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("```yaml\nname: three-brokers-less\n")
 
-    found = parse_whatif(yaml.safe_load("name: three-brokers-less\n" + rest.partition("```")[0]), "docs/pipeline.md")
+    found = parse_yaml(WhatIf, "name: three-brokers-less\n" + rest.partition("```")[0], "docs/pipeline.md")
 
     assert [fleet.name for fleet in found.fleets] == ["as-recorded", "three-less", "two-more", "doubled"]
     assert found.recommend_for == "three-less"

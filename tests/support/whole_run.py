@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadmanager.lab.simulate.scenario import parse_as
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.step import Summary
-from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 
 TRIED = {"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"]}
 
 
 def whatif(**given: object) -> WhatIf:
-    return parse_whatif({**TRIED, **given}, "what-if.yaml")
+    return parse_as(WhatIf, {**TRIED, **given}, "what-if.yaml")
 
 
 Done = tuple[Summary, list[str], Tables]

@@ -1,16 +1,17 @@
 """Scenario files: fleet, workload, events, and expected results.
 
 The models define the format; `loadmanager.lab.simulate.scenario_run` builds and runs the simulation. The caller reads
-the file, and the files of recorded series that it names. Times are seconds since the start, loads are those of one
-bundle.
+the files of recorded series that a scenario names. Times are seconds since the start, loads are those of one bundle.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from loadmanager.core.diagnosis.reason_catalogue import REASONS
@@ -412,6 +413,25 @@ P = TypeVar("P", bound=Part)
 def parse_scenario(content: object, where: str) -> Scenario:
     """Parse the content of a YAML file. Raises `ScenarioError`, which names file, key and allowed values."""
     return parse_as(Scenario, content, where)
+
+
+def parse_file(model: type[P], path: Path) -> P:
+    """Parse a YAML file as this model; raises as `parse_scenario`."""
+    try:
+        return parse_yaml(model, path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: not UTF-8 text") from None
+
+
+def parse_yaml(model: type[P], text: str, where: str) -> P:
+    """Parse the text of a YAML file as this model; raises as `parse_scenario`."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+    return parse_as(model, content, where)
 
 
 def parse_as(model: type[P], content: object, where: str) -> P:

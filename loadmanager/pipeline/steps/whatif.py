@@ -14,6 +14,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
+from loadmanager.lab.simulate.scenario import parse_as
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.history_tables import ENGINE_ERRORS, format_range
 from loadmanager.pipeline.job import JobRun
@@ -31,7 +32,7 @@ from loadmanager.pipeline.league import (
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.step import Step
-from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_file import WhatIf
 from loadmanager.pipeline.whatif_plan import WhatIfPlan, configurations, plan, play
 
 RECOMMENDED = "recommended.yaml"
@@ -144,7 +145,7 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
         "rules": {"statsIntervalS": step_s, "firstRoundS": min(_FIRST_ROUND_S, step_s * _FIRST_ROUND_STEPS)},
         "fleets": [{"name": "as-recorded"}, {"name": "one-less", "removedCount": 1}],
     }
-    return parse_whatif(content, "what is tried by default")
+    return parse_as(WhatIf, content, "what is tried by default")
 
 
 def _moment(at_ms: int) -> datetime:
