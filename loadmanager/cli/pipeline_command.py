@@ -140,9 +140,9 @@ def publish(
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
         from loadmanager.pipeline.step import get_summary  # noqa: PLC0415 - as above
 
-        require_run(out)
+        summary = get_summary(_reach("--out", out).url)
         with _session(master, conf, master_timeout) as spark:
-            learned = learned_from(Tables(spark, out), get_summary(out))
+            learned = learned_from(Tables(spark, summary.out), summary)
     profiles = sum("profile" in each for each in learned["namespaces"].values())
     count = len(learned["namespaces"])
     print(f"run {learned['run']}: loads of {count} namespaces, profiles of {profiles}", file=sys.stderr)
@@ -168,13 +168,11 @@ _USAGE = (ConfigurationError, ScenarioError)
 
 
 def _job(history: str, out: str, from_: str | None = None, to: str | None = None, **options: Any) -> Job:  # noqa: ANN401 - of `Job`
-    """Return a job whose input and output directories have been checked."""
+    """Return a job after a check of its input and output directories."""
     from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed
 
     range_ms = read_range(from_, to)
-    require_history(history)
-    require_room(out)
-    return Job(located(history), located(out), *range_ms, **options)
+    return Job(find_history(history), find_output(out), *range_ms, **options)
 
 
 @contextmanager
@@ -234,7 +232,7 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
 def _show_summary(summary: Summary) -> None:
     for note in summary.notes:
         print(note, file=sys.stderr)
-    print(f"{summary.out.rstrip('/')}/{_result_of(summary)}")
+    print(f"{summary.out}/{_result_of(summary)}")
 
 
 def _result_of(summary: Summary) -> str:
@@ -258,17 +256,9 @@ def _ingest_changes(spark: Spark, job: Job) -> None:
         print(f"made the windows of {hours} hours", file=sys.stderr, flush=True)
 
 
-_SUMMARY = "summary.json"
-
-
-def located(url: str) -> str:
-    """Return an absolute path, for messages that are read in another folder; a URL as it is."""
-    return url if "://" in url or url.startswith("file:") else str(Path(url).absolute())
-
-
-def require_history(url: str) -> None:
-    """Raise `ConfigurationError` if there is no history, or its file system cannot be reached."""
-    directory = _reached("HISTORY", url)
+def find_history(url: str) -> str:
+    """Return the absolute path or the URL. Raises `ConfigurationError` for no history, or if it cannot be reached."""
+    directory = _reach("HISTORY", url)
     is_local = directory.filesystem.type_name == "local"
     if not directory.exists():
         is_file = is_local and Path(directory.root).exists()
@@ -276,30 +266,24 @@ def require_history(url: str) -> None:
         raise ConfigurationError(f"HISTORY {without_password(url)}: {why}")
     if is_local and not any(Path(directory.root, table).is_dir() for table in TABLES):
         raise ConfigurationError(f"HISTORY {url}: not a history: it has none of the directories {', '.join(TABLES)}")
+    return directory.url
 
 
-def require_room(out: str) -> None:
-    """Raise `ConfigurationError` if the output is not writable, or its file system cannot be reached."""
-    directory = _reached("--out", out)
+def find_output(out: str) -> str:
+    """Return the absolute path or the URL. Raises `ConfigurationError` if it is not writable or cannot be reached."""
+    directory = _reach("--out", out)
     if directory.filesystem.type_name != "local":
-        return
+        return directory.url
     path = Path(directory.root)
     there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - where nothing may be looked at, Path raises
     if not there.is_dir():
         raise ConfigurationError(f"--out {out}: {there} is a file: expected a directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigurationError(f"--out {out}: nothing may be written in {there}")
+    return directory.url
 
 
-def require_run(out: str) -> None:
-    """Raise `ConfigurationError` if there is no output of a pipeline run."""
-    try:
-        _reached("--out", out).read(_SUMMARY)
-    except OSError:
-        raise ConfigurationError(f"--out {out}: there is no {_SUMMARY}: has the pipeline been run into it?") from None
-
-
-def _reached(name: str, url: str) -> Directory:
+def _reach(name: str, url: str) -> Directory:
     """Return the directory. Raises `ConfigurationError` for an unknown scheme, missing permissions or no answer."""
     try:
         directory = Directory.of(url)

@@ -74,7 +74,7 @@ def _is_new(before: Summary, after: Summary) -> bool:
 def _summary_after(job: Job) -> Summary:
     """Return the summary of a new run, with the results of earlier ones of the same history."""
     found = Summary(f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", job.history, job.out)
-    with suppress(PipelineError):
+    with suppress(LoadManagerError):
         before = get_summary(job.out)
         if before.history == job.history:
             found.from_ms, found.to_ms, found.steps = before.from_ms, before.to_ms, before.steps

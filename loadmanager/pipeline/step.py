@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from loadmanager.errors import PipelineError
+from loadmanager.errors import ConfigurationError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.datasets import schema_of
 
@@ -96,12 +96,12 @@ class Summary:
 
 
 def get_summary(out: str) -> Summary:
-    """Read the summary of the last run into this directory. Raises `PipelineError`."""
+    """Read the summary of the last run into this directory. Raises `ConfigurationError` or `PipelineError`."""
     directory = Directory.of(out)
     try:
         content = orjson.loads(directory.read(SUMMARY))
         return Summary(**{**content, "out": out, "steps": [StepResult(**each) for each in content["steps"]]})
     except OSError:
-        raise PipelineError(f"{directory}/{SUMMARY}: cannot be read: has the pipeline been run into it?") from None
+        raise ConfigurationError(f"{directory}: no {SUMMARY}: has the pipeline been run into it?") from None
     except (ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{directory}/{SUMMARY}: not the summary of a run: {error}") from None

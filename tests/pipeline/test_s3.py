@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, START_MS, write_three_hours
 from support.s3 import BUCKET, KEY, REGION, an_s3_server, url_of
 
-from loadmanager.cli.pipeline_command import require_history
+from loadmanager.cli.pipeline_command import find_history
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.files import Directory
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
@@ -66,7 +66,7 @@ def test_history_in_s3_is_read_by_workers(spark: SparkSession, history: str) -> 
     assert reader.load(history).count() == 6
     late = reader.option("from_ms", START_MS + 2 * HOUR_MS).load(history)
     assert {row.hour_ms for row in late.select("hour_ms").collect()} == {START_MS + 2 * HOUR_MS}
-    require_history(history)
+    find_history(history)
 
 
 def test_missing_bucket_is_named_without_the_password(spark: SparkSession, server: str) -> None:
@@ -75,7 +75,7 @@ def test_missing_bucket_is_named_without_the_password(spark: SparkSession, serve
         spark.read.format(FORMAT).option("table", BUNDLE_REPORTS).load(url)
     assert f"{KEY}:{KEY}" not in str(raised.value)
     with pytest.raises(ConfigurationError, match="there is no such directory"):
-        require_history(url)
+        find_history(url)
 
 
 @pytest.fixture

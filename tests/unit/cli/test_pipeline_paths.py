@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.cli import main
-from loadmanager.cli.pipeline_command import located, require_history, require_room, require_run
+from loadmanager.cli.pipeline_command import find_history, find_output
 from loadmanager.errors import ConfigurationError
 
 
@@ -19,35 +19,26 @@ def test_history_must_be_a_directory_with_tables(tmp_path: Path) -> None:
         (tmp_path, "not a history: it has none of the directories "),
     ):
         with pytest.raises(ConfigurationError, match=why):
-            require_history(str(path))
+            find_history(str(path))
         with pytest.raises(ConfigurationError, match=why):
-            require_history(f"file:{path}")
+            find_history(f"file:{path}")
     (tmp_path / "broker_reports").mkdir()
-    require_history(str(tmp_path))
+    assert find_history(f"file:{tmp_path}") == str(tmp_path)
 
 
-def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert located("out") == str(tmp_path / "out")
-    for url in ("s3a://bucket/out", "file:/out"):
-        assert located(url) == url
+    assert find_output("out") == str(tmp_path / "out")
 
 
 def test_output_directory_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    require_room(str(tmp_path / "some" / "where"))
+    find_output(str(tmp_path / "some" / "where"))
     with pytest.raises(ConfigurationError, match=r"file is a file: expected a directory"):
-        require_room(str(tmp_path / "file" / "where"))
+        find_output(str(tmp_path / "file" / "where"))
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(ConfigurationError, match=f"nothing may be written in {tmp_path}"):
-        require_room(str(tmp_path / "some" / "where"))
-
-
-def test_run_must_have_a_summary(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no summary.json"):
-        require_run(str(tmp_path))
-    (tmp_path / "summary.json").touch()
-    require_run(str(tmp_path))
+        find_output(str(tmp_path / "some" / "where"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +54,7 @@ def test_run_must_have_a_summary(tmp_path: Path) -> None:
     ],
 )
 def test_unreachable_url_is_rejected_without_its_password(url: str, why: str) -> None:
-    for require, name in ((require_history, "HISTORY"), (require_room, "--out")):
+    for require, name in ((find_history, "HISTORY"), (find_output, "--out")):
         with pytest.raises(ConfigurationError, match=f"^{name} .*{why}") as raised:
             require(url)
         assert "secret" not in str(raised.value)
