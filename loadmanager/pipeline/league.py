@@ -42,19 +42,8 @@ FULL, HOT, ABOVE, WORST, REGRET = "time_full", "time_hot", "time_above", "worst_
 MOVED, MOVES, CLIENTS = "moved_share", "moves", "clients_disturbed"
 AGAIN, RETURNS = "moved_again", "returns"
 
-METRICS: dict[str, str] = {
-    FULL: "time in which some broker is used above 100 %, a share of all time",
-    HOT: "time in which some broker is used above 85 %, a share of all time",
-    REGRET: "imbalance above the least that any distribution of the bundles has, the mean over time",
-    ABOVE: "time above the band, a share of all time",
-    WORST: "highest usage of a broker",
-    MOVED: "load moved an hour, in shares of all load",
-    MOVES: "moves an hour",
-    AGAIN: "load moved again within two hours, an hour, in shares of all load",
-    RETURNS: "moves back to a former owner within four hours, an hour",
-    CLIENTS: "clients disturbed an hour",
-}
-"""Compared metrics and their descriptions. Less is better throughout."""
+METRICS = [FULL, HOT, REGRET, ABOVE, WORST, MOVED, MOVES, AGAIN, RETURNS, CLIENTS]
+"""Compared metrics, which docs/pipeline.md describes. Less is better throughout."""
 
 MARGINS = {FULL: 0.002, HOT: 0.01, REGRET: 0.02, ABOVE: 0.02, WORST: 0.02}
 """Differences up to these do not matter; of other metrics any does. The first three decide, in their order."""
@@ -80,10 +69,6 @@ class Recommendation:
     seeds: int
 
 
-_Days = Mapping[str, pd.DataFrame]
-"""By metric a row for each whole day and a column for each configuration, the mean over seeds."""
-
-
 def league_table(outcomes: pd.DataFrame, recommended: Iterable[Recommendation]) -> pd.DataFrame:
     """Return a row per fleet and configuration, best first, from a row per scenario.
 
@@ -93,11 +78,9 @@ def league_table(outcomes: pd.DataFrame, recommended: Iterable[Recommendation]) 
     tables = []
     chosen = {each.fleet: each.configuration for each in recommended}
     for fleet, rows in _rates(outcomes).groupby("fleet", sort=False):
-        hours = rows.groupby("configuration")["duration_s"].sum() / PER_HOUR_S
-        table = pd.DataFrame({"scenarios": rows.groupby("configuration").size(), "hours": hours})
-        for metric in METRICS:
-            weighed = (rows[metric] * rows["duration_s"]).groupby(rows["configuration"]).sum() / PER_HOUR_S / hours
-            table[metric] = rows.groupby("configuration")[metric].max() if metric == WORST else weighed
+        scenarios = rows.groupby("configuration")
+        hours, worst = scenarios["duration_s"].sum() / PER_HOUR_S, scenarios[WORST].max()
+        table = _means(rows, "configuration").assign(scenarios=scenarios.size(), hours=hours, **{WORST: worst})
         table = table.reset_index().sort_values([*_DECIDE, MOVED, "configuration"], kind="stable")
         table["recommended"] = table["configuration"] == chosen[str(fleet)]
         table["fleet"], table["place"] = fleet, range(1, len(table) + 1)
@@ -112,7 +95,7 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
     names = list(dict.fromkeys(rates["configuration"]))
     for fleet, rows in rates.groupby("fleet", sort=False):
         over = "day" if len(set(rows["day"])) > 1 else "seed"
-        pairs = {metric: _by(over, rows, metric) for metric in METRICS}
+        pairs = _means_by(over, rows)
         for metric, (one, other) in itertools.product(METRICS, itertools.combinations(names, 2)):
             each = interval((pairs[metric][one] - pairs[metric][other]).dropna().to_numpy())
             shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Significance.INCONCLUSIVE
@@ -134,12 +117,11 @@ def recommendation_table(recommended: Iterable[Recommendation]) -> pd.DataFrame:
 
 
 def _recommend(fleet: str, rows: pd.DataFrame) -> Recommendation:
-    whole = _whole_days(rows)
-    days = {metric: _by("day", rows[rows["day"].isin(whole)], metric) for metric in METRICS if whole}
-    seeds = len(set(rows["seed"]))
+    whole, seeds = _whole_days(rows), len(set(rows["seed"]))
     why = _too_little(len(whole), seeds, len(set(rows["configuration"])))
     if why:
         return Recommendation(fleet, None, (why,), len(whole), seeds)
+    days = _means_by("day", rows[rows["day"].isin(whole)])
     choice, forward = _choose(days), _walk_forward(days)
     if forward.helps or (forward.helps is None and choice.is_shown):
         about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.said, forward.said]
@@ -183,12 +165,16 @@ def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
     return rates
 
 
-def _by(unit: str, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return means over time: a row for each day or seed, a column for each configuration."""
-    table = rows.assign(area=rows[metric] * rows["duration_s"]).pivot_table(
-        index=unit, columns="configuration", values=["area", "duration_s"], aggfunc="sum"
-    )
-    return (table["area"] / table["duration_s"])[list(dict.fromkeys(rows["configuration"]))]
+def _means(rates: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Return the mean over time of each metric by these columns, in the order in which their values come first."""
+    areas = rates.assign(**{metric: rates[metric] * rates["duration_s"] for metric in METRICS})
+    sums = areas.groupby(list(by), sort=False)[[*METRICS, "duration_s"]].sum()
+    return sums[METRICS].div(sums["duration_s"], axis=0)
+
+
+def _means_by(unit: str, rates: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each day or seed, with a column for each metric and configuration."""
+    return _means(rates, unit, "configuration").unstack()  # noqa: PD010 - keeps the order of configurations
 
 
 def _whole_days(rows: pd.DataFrame) -> list[int]:
@@ -216,7 +202,7 @@ class _Choice(NamedTuple):
     is_shown: bool
 
 
-def _choose(days: _Days) -> _Choice:
+def _choose(days: pd.DataFrame) -> _Choice:
     left, said, is_shown = list(days[FULL].columns), list[str](), True
     for metric in _DECIDE:
         best = str(days[metric][left].mean().idxmin())
@@ -247,9 +233,9 @@ class _Forward(NamedTuple):
     said: str
 
 
-def _walk_forward(days: _Days) -> _Forward:
-    tried = range(_LEARNT_BY, len(days[FULL]))
-    picked = [_choose({metric: table.iloc[:day] for metric, table in days.items()}).chosen for day in tried]
+def _walk_forward(days: pd.DataFrame) -> _Forward:
+    tried = range(_LEARNT_BY, len(days))
+    picked = [_choose(days.iloc[:day]).chosen for day in tried]
     ours = {
         metric: float(np.mean([days[metric][pick].iloc[day] for day, pick in zip(tried, picked, strict=True)]))
         for metric in _DECIDE
@@ -266,8 +252,7 @@ def _walk_forward(days: _Days) -> _Forward:
 
 def _about(rows: pd.DataFrame) -> Iterable[str]:
     """Describe a configuration by its metrics."""
-    weights = rows["duration_s"] / rows["duration_s"].sum()
-    means = {metric: float((rows[metric] * weights).sum()) for metric in METRICS}
+    means = _means(rows, "configuration").iloc[0]
     yield (
         f"{_figures(means).capitalize()}; an hour {100 * means[MOVED]:.1f} % of all load moved,"
         f" {100 * means[AGAIN]:.1f} % again within two hours, in {means[MOVES]:.2f} moves, {means[RETURNS]:.2f} of them"
@@ -276,7 +261,7 @@ def _about(rows: pd.DataFrame) -> Iterable[str]:
     yield f"The busiest broker used {100 * float(rows[WORST].max()):.0f} % of what it has at the most."
 
 
-def _figures(means: Mapping[str, float]) -> str:
+def _figures(means: Mapping[str, float] | pd.Series[float]) -> str:
     return (
         f"above 100 % of a broker {100 * means[FULL]:.2f} % of the time, above 85 % {100 * means[HOT]:.2f} %,"
         f" regret {means[REGRET]:.3f}"
