@@ -125,13 +125,13 @@ def main() -> int:
         all_of_them = scenarios(history, ranges, SCENARIOS)
         read_s = time.perf_counter() - begun
         recorded = read_range(history, one.cells[0].stretch)
-        plain_s = median(timed(lambda: all_of_them.trials[0].run(recorded))[0] for _ in range(ROUNDS))
+        plain_s = median(timed(lambda: all_of_them.cells[0].trial.run(recorded))[0] for _ in range(ROUNDS))
         times = [
             (timed(lambda: digests(one, ranges)), timed(lambda: digests(all_of_them, ranges))) for _ in range(ROUNDS)
         ]
         found = digests(all_of_them, ranges)
         last = SCENARIOS - 1
-        is_same = all(found[number] == all_of_them.trials[number].run(recorded).digest() for number in (0, last))
+        is_same = all(found[number] == all_of_them.cells[number].trial.run(recorded).digest() for number in (0, last))
         spark.stop()
     show(
         f"{SCENARIOS} what-ifs of {MINUTES // 60} h of {BROKERS} brokers, {BROKERS * BUNDLES_OF_EACH} bundles",

@@ -130,12 +130,11 @@ def _recommend(fleet: str, rows: pd.DataFrame) -> Recommendation:
     return Recommendation(fleet, None, (why, forward.said), len(whole), seeds)
 
 
-def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object], source: Iterable[str]) -> str:
+def recommended_yaml(recommendation: Recommendation, settings: Settings, source: Iterable[str]) -> str:
     """Render a configuration file: the reasons, and the settings that differ from the defaults, with the strategies.
 
-    `values` are the configuration's keys, `source` says what it was learnt from. Raises `ConfigurationError`.
+    `source` says what it was learnt from.
     """
-    settings = settings_of(values, f"configuration {recommendation.configuration}")
     defaults = settings_of({}, "defaults")
     names = [
         name

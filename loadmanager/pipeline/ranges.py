@@ -61,9 +61,12 @@ class Outline:
     digest: str
 
 
-class CellReplay(NamedTuple):
-    """A trial, and the range that it replays."""
+class Cell(NamedTuple):
+    """One trial of a what-if: fleet, configuration, and the range that it replays, with its digest."""
 
+    number: int
+    fleet: str
+    configuration: str
     stretch: Stretch
     digest: str
     trial: Trial
@@ -108,27 +111,23 @@ class Ranges:
         self._report(HistoryFileError(text) for text in unreadable)
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
-    def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
+    def faults(self, cells: Sequence[Cell]) -> list[str | None]:
         """Return for each trial the reason why it cannot be simulated, or None."""
-        rows = self.replay(
-            lambda number, recorded: {"fault": fault_of(recorded, replays[number].trial)}, replays, _FAULT
-        )
+        rows = self.replay(lambda number, recorded: {"fault": fault_of(recorded, cells[number].trial)}, cells, _FAULT)
         return [row.fault for row in rows.collect()]
 
     def replay(
         self,
         work: Callable[[int, RecordedRange], dict[str, Any]],
-        replays: Sequence[CellReplay],
+        cells: Sequence[Cell],
         schema: t.StructType,
     ) -> DataFrame:
         """Return a row per trial, each in a partition: `work` on its number and its range.
 
         A task raises `HistoryError` for a range whose content has changed since it was read.
         """
-        url, ranges = self._url, [(each.stretch, each.digest) for each in replays]
-        return _map_each(
-            self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(replays), schema
-        )
+        url, ranges = self._url, [(each.stretch, each.digest) for each in cells]
+        return _map_each(self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(cells), schema)
 
     def _load(self, table: str, *columns: str, **limits: int | None) -> DataFrame:
         """Columns of a table, with a row for each damaged file."""

@@ -10,8 +10,7 @@ into stretches, at gaps of the history too; workers read them (`pipeline.ranges`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import IntArray
 from loadmanager.errors import PipelineError, ScenarioError
@@ -36,7 +36,7 @@ from loadmanager.lab.simulate.world_builder import broker_spec, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.history_tables import format_range, nothing_in
-from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges
+from loadmanager.pipeline.ranges import Cell, Outline, Ranges
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 
 MOST_TRIALS = 10_000
@@ -47,29 +47,12 @@ OUTCOMES = schema_of("scenarios")
 """Columns of a trial and its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One trial: fleet, configuration, stretch and seed."""
-
-    number: int
-    fleet: str
-    configuration: str
-    stretch: Stretch
-    seed: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIfPlan:
-    """Trials to play, one for each cell.
-
-    `digests` are those of the ranges, `configurations` the keys by name, and `left_out` says why some of the range is
-    not played.
-    """
+    """Trials to play. `configurations` are by name; `left_out` says why some of the range is not played."""
 
     cells: tuple[Cell, ...]
-    trials: Sequence[Trial]
-    digests: Mapping[Stretch, str]
-    configurations: Mapping[str, Mapping[str, Any]]
+    configurations: Mapping[str, Settings]
     band: float
     recommend_for: str
     left_out: tuple[str, ...]
@@ -77,10 +60,7 @@ class WhatIfPlan:
     @property
     def replayed_ms(self) -> int:
         """Return the length of all stretches."""
-        return sum(each.to_ms - each.from_ms for each in self.digests)
-
-    def replay(self, cell: Cell) -> CellReplay:
-        return CellReplay(cell.stretch, self.digests[cell.stretch], self.trials[cell.number])
+        return sum(each.to_ms - each.from_ms for each in {cell.stretch for cell in self.cells})
 
 
 def plan(
@@ -104,27 +84,20 @@ def plan(
     outlines = {each: outline for each, outline in found.items() if isinstance(outline, Outline)}
     if not outlines:
         raise PipelineError(f"{history.directory}: nothing to replay: {'; '.join(left_out)}")
-    cells = _cells(whatif, tried, outlines)
-    names = {cell.fleet for cell in cells}
-    left_out += [f"fleet {each.name}: no broker is left" for each in whatif.fleets if each.name not in names]
-    model = whatif.costs or cost or CostModel()
     _require_names(whatif, list(outlines.values()))
-    trials = _trials(whatif, tried, cells, outlines, model)
-    planned = WhatIfPlan(
-        cells=cells,
-        trials=trials,
-        digests={stretch: outline.digest for stretch, outline in outlines.items()},
-        configurations=tried,
-        band=whatif.band,
-        recommend_for=_recommend_for(whatif, names),
-        left_out=tuple(left_out),
-    )
-    _require_worlds(whatif, planned, ranges)
-    return planned
+    model = whatif.costs or cost or CostModel()
+    cells = _cells(whatif, tried, outlines, model)
+    played = {cell.fleet for cell in cells}
+    left_out += [f"fleet {each.name}: no broker is left" for each in whatif.fleets if each.name not in played]
+    recommend_for = whatif.recommend_for or whatif.fleets[0].name
+    if recommend_for not in played:
+        raise ScenarioError(f"{whatif.name}: fleet {recommend_for}: no broker is left")
+    _require_worlds(whatif, cells, ranges)
+    return WhatIfPlan(cells, tried, whatif.band, recommend_for, tuple(left_out))
 
 
-def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the keys of each configuration by name: the strategy, and the variant where there are several.
+def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, Settings]:
+    """Return each configuration by name: the strategy, and the variant where there are several.
 
     `base` are keys that the file leaves out. Raises `ScenarioError` or `ConfigurationError`.
     """
@@ -134,19 +107,19 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
         names = [strategy, variant.name if whatif.variants or not strategy else ""]
         name = ", ".join(filter(None, names))
         try:
-            found[name] = with_strategy({**base, **whatif.settings, **variant.settings}, strategy)
+            keys = with_strategy({**base, **whatif.settings, **variant.settings}, strategy)
         except ScenarioError as error:
             raise ScenarioError(f"{whatif.name}: strategies: {str(error).removeprefix('--strategy ')}") from None
-        settings_of(found[name], f"{whatif.name}: settings of {name}")
+        found[name] = settings_of(keys, f"{whatif.name}: settings of {name}")
     return found
 
 
 def play(given: WhatIfPlan, ranges: Ranges) -> DataFrame:
     """Play all trials in parallel, and return their `OUTCOMES`."""
-    cells, trials, band = given.cells, given.trials, given.band
+    cells, band = given.cells, given.band
     return ranges.replay(
-        lambda number, recorded: _row(cells[number]) | figures(trials[number].run(recorded), band),
-        [*map(given.replay, cells)],
+        lambda number, recorded: _row(cells[number]) | figures(cells[number].trial.run(recorded), band),
+        cells,
         OUTCOMES,
     )
 
@@ -158,73 +131,41 @@ def _row(cell: Cell) -> dict[str, Any]:
         "fleet": cell.fleet,
         "configuration": cell.configuration,
         "stretch": cell.stretch.number,
-        "seed": cell.seed,
+        "seed": cell.trial.seed,
         "from_ms": cell.stretch.from_ms,
     }
 
 
-def _recommend_for(whatif: WhatIf, fleets: Collection[str]) -> str:
-    """Return the fleet to recommend for. Raises `ScenarioError` when it is not played."""
-    name = whatif.recommend_for or whatif.fleets[0].name
-    if name not in fleets:
-        raise ScenarioError(f"{whatif.name}: fleet {name}: no broker is left")
-    return name
-
-
-def _cells(whatif: WhatIf, configurations: Iterable[str], outlines: Mapping[Stretch, Outline]) -> tuple[Cell, ...]:
+def _cells(
+    whatif: WhatIf, tried: Mapping[str, Settings], outlines: Mapping[Stretch, Outline], cost: CostModel
+) -> tuple[Cell, ...]:
     """Return the trials, without those of a fleet that has no broker left in the stretch."""
-    product = itertools.product(outlines, whatif.fleets, configurations, whatif.seeds)
-    played = (each for each in product if _leaves_one(each[1], outlines[each[0]]))
-    cells = [
-        Cell(number, fleet.name, name, stretch, seed) for number, (stretch, fleet, name, seed) in enumerate(played)
-    ]
-    if len(cells) > MOST_TRIALS:
-        raise ScenarioError(f"{whatif.name}: {len(cells)} scenarios, expected at most {MOST_TRIALS}")
+    product = itertools.product(outlines.items(), whatif.fleets, tried.items(), whatif.seeds)
+    played = [each for each in product if _leaves_one(each[1], each[0][1])]
+    if len(played) > MOST_TRIALS:
+        raise ScenarioError(f"{whatif.name}: {len(played)} scenarios, expected at most {MOST_TRIALS}")
+    cells = []
+    for number, ((stretch, outline), fleet, (name, settings), seed) in enumerate(played):
+        rules = world_rules(whatif.rules, settings)
+        try:
+            trial = Trial(settings.planner_settings(), rules, cost, _change(fleet, outline), seed, whatif.step_s)
+        except ValueError as error:
+            raise ScenarioError(f"{whatif.name}: fleet {fleet.name}, {name}: {error}") from None
+        cells.append(Cell(number, fleet.name, name, stretch, outline.digest, trial))
     return tuple(cells)
 
 
-def _trials(
-    whatif: WhatIf,
-    configurations: Mapping[str, Mapping[str, Any]],
-    cells: Iterable[Cell],
-    outlines: Mapping[Stretch, Outline],
-    cost: CostModel,
-) -> list[Trial]:
-    """Return the trial of each cell."""
-    fleets = {fleet.name: fleet for fleet in whatif.fleets}
-    found: list[Trial] = []
-    for cell in cells:
-        settings = settings_of(configurations[cell.configuration], f"{whatif.name}: settings of {cell.configuration}")
-        rules = world_rules(whatif.rules, settings)
-        with _naming(whatif, cell):
-            change = _change(fleets[cell.fleet], outlines[cell.stretch])
-            planner = settings.planner_settings()
-        found.append(Trial(planner, rules, cost, change, cell.seed, whatif.step_s))
-    return found
-
-
-def _require_worlds(whatif: WhatIf, planned: WhatIfPlan, ranges: Ranges) -> None:
+def _require_worlds(whatif: WhatIf, cells: Iterable[Cell], ranges: Ranges) -> None:
     """Raise `ScenarioError` if there can be no world of a fleet or of a configuration."""
     seen: set[str] = set()
     tried: list[Cell] = []
-    for cell in planned.cells:
+    for cell in cells:
         if not {cell.fleet, cell.configuration} <= seen:
             tried.append(cell)
         seen |= {cell.fleet, cell.configuration}
-    faults = ranges.faults([*map(planned.replay, tried)])
-    for cell, fault in zip(tried, faults, strict=True):
-        with _naming(whatif, cell):
-            if fault is not None:
-                raise ValueError(fault)
-
-
-@contextmanager
-def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
-    """Turn a `ValueError` into a `ScenarioError` that names the fleet and the configuration."""
-    try:
-        yield
-    except ValueError as error:
-        raise ScenarioError(f"{whatif.name}: fleet {cell.fleet}, {cell.configuration}: {error}") from None
+    for cell, fault in zip(tried, ranges.faults(tried), strict=True):
+        if fault is not None:
+            raise ScenarioError(f"{whatif.name}: fleet {cell.fleet}, {cell.configuration}: {fault}")
 
 
 def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:

@@ -19,19 +19,20 @@ from support.recorded import NOON_MS
 from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
 from support.whole_run import Done, whatif
 
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.settings_loader import load_settings
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job
-from loadmanager.pipeline.league import Recommendation
+from loadmanager.pipeline.league import Recommendation, recommended_yaml
 from loadmanager.pipeline.publish import learned_from
 from loadmanager.pipeline.runner import StepError, run
 from loadmanager.pipeline.step import SUMMARY, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps import whatif as whatif_step
-from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, missing_day, put_recommended
+from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, missing_day, write_recommended
 from loadmanager.pipeline.whatif_file import WhatIf
 
 HOUR_MS = 60 * MINUTE_MS
@@ -116,13 +117,13 @@ def test_less_than_a_day_is_not_replayed(
 
 
 def test_recommended_configuration_is_loadable_and_removed_without_one(tmp_path: Path) -> None:
-    found = {"one": {"loadBalancerLoadSheddingStrategy": "TransferShedder"}}
-    directory = Directory.of(str(tmp_path))
-    put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3), found, ["From a test."])
+    settings = settings_of({"loadBalancerLoadSheddingStrategy": "TransferShedder"}, "test")
+    directory, found = Directory.of(str(tmp_path)), Recommendation("as-recorded", "one", ("It is.",), 5, 3)
+    write_recommended(directory, recommended_yaml(found, settings, ["From a test."]))
     path = tmp_path / RECOMMENDED
     assert load_settings(Settings, path).planner_settings().shedding_strategy == "TransferShedder"
     assert "# It is." in path.read_text()
-    put_recommended(directory, Recommendation("as-recorded", None, ("No.",), 0, 0), found, [])
+    write_recommended(directory, None)
     assert not path.exists()
 
 

@@ -74,7 +74,7 @@ def tried(history: History) -> WhatIfPlan:
 
 def played(history: History, given: WhatIfPlan, number: int) -> Result:
     """A trial without Spark."""
-    return given.trials[number].run(read_range(history, given.cells[number].stretch))
+    return given.cells[number].trial.run(read_range(history, given.cells[number].stretch))
 
 
 def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]:
@@ -85,7 +85,7 @@ def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]
             "fleet": cell.fleet,
             "configuration": cell.configuration,
             "stretch": cell.stretch.number,
-            "seed": cell.seed,
+            "seed": cell.trial.seed,
             "from_ms": cell.stretch.from_ms,
             **figures(played(history, given, cell.number), given.band),
         }
@@ -120,7 +120,7 @@ def test_trial_equals_a_run_of_the_recorded_world(history: History) -> None:
     stretch = given.cells[0].stretch
 
     settings = settings_of({"loadBalancerLoadSheddingStrategy": "TransferShedder"}, "test").planner_settings()
-    result = Trial(settings, given.trials[0].rules, seed=5).run(read_range(history, stretch))
+    result = Trial(settings, given.cells[0].trial.rules, seed=5).run(read_range(history, stretch))
 
     assert result.digest() == played(history, given, 0).digest()
 
@@ -167,8 +167,9 @@ def test_fleet_changes_apply_to_brokers_speeds_and_loads(history: History) -> No
     }  # fmt: skip
     assert results["slower"].series.worst_usage[0] > results["as-recorded"].series.worst_usage[0]
     assert results["double"].series.load[0] == pytest.approx(1.5 * results["as-recorded"].series.load[0], rel=0.01)
-    assert given.trials[4].change.added[0].capacity == read_range(history, given.cells[0].stretch).brokers[0].capacity
-    assert [spec.id for spec in given.trials[4].change.added] == ["added-0000:8080", "added-0001:8080"]
+    added = given.cells[4].trial.change.added
+    assert added[0].capacity == read_range(history, given.cells[0].stretch).brokers[0].capacity
+    assert [spec.id for spec in added] == ["added-0000:8080", "added-0001:8080"]
 
 
 def test_fleet_without_brokers_is_left_out(history: History) -> None:
@@ -177,7 +178,7 @@ def test_fleet_without_brokers_is_left_out(history: History) -> None:
     given = planned(whatif(fleets=fleets), history)
 
     assert [cell.fleet for cell in given.cells] == ["as-recorded", "three-less"]
-    assert [len(given.trials[cell.number].change.removed) for cell in given.cells] == [0, 3]
+    assert [len(cell.trial.change.removed) for cell in given.cells] == [0, 3]
     assert given.left_out == ("fleet none: no broker is left",)
 
 
@@ -195,7 +196,7 @@ def test_one_of_the_initial_brokers_is_never_removed(tmp_path: Path) -> None:
 
     given = planned(whatif(fleets=[{"name": "one-less", "removedCount": 1}]), History(directory))
 
-    assert given.trials[0].change.removed == {broker(0)}
+    assert given.cells[0].trial.change.removed == {broker(0)}
 
 
 def test_documented_file_is_accepted() -> None:
@@ -211,9 +212,10 @@ def test_documented_file_is_accepted() -> None:
 def test_cost_model_of_the_file_precedes_the_given_one(history: History) -> None:
     fitted = CostModel(base=(1.0, 2.0, 3.0, 4.0, 5.0))
 
-    assert planned(whatif(), history).trials[0].cost == CostModel()
-    assert planned(whatif(), history, cost=fitted).trials[0].cost == fitted
-    assert planned(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted).trials[0].cost.base == (9.0,) * 5
+    assert planned(whatif(), history).cells[0].trial.cost == CostModel()
+    assert planned(whatif(), history, cost=fitted).cells[0].trial.cost == fitted
+    given = planned(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted)
+    assert given.cells[0].trial.cost.base == (9.0,) * 5
 
 
 def test_node_settings_hold_unless_the_file_overrides_them(history: History) -> None:
@@ -223,7 +225,7 @@ def test_node_settings_hold_unless_the_file_overrides_them(history: History) -> 
         base={"loadBalancerSheddingIntervalMinutes": 5, "maxConcurrentUnloads": 3},
     )
 
-    rules = given.trials[0].rules
+    rules = given.cells[0].trial.rules
     assert (rules.shedding_interval_s, rules.max_concurrent_unloads) == (120.0, 3)
 
 
@@ -257,7 +259,7 @@ def test_marked_gap_is_left_out_with_its_reason(tmp_path: Path) -> None:
 
     given = planned(whatif(seeds=[1, 2]), history)
 
-    assert [(cell.stretch.number, cell.seed) for cell in given.cells] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [(cell.stretch.number, cell.trial.seed) for cell in given.cells] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert given.cells[0].stretch.duration_s == 20 * 60
     assert given.left_out == ("2026-09-21T12:20:00Z to 2026-09-21T12:40:00Z: a gap in the history: the queue was full",)
 

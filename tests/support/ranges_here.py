@@ -12,7 +12,7 @@ from loadmanager.history.reader import History, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
-from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges, fault_of, outline_of
+from loadmanager.pipeline.ranges import Cell, Outline, Ranges, fault_of, outline_of
 
 
 class RangesHere(Ranges):
@@ -36,5 +36,5 @@ class RangesHere(Ranges):
             return str(error)
         return outline_of(self._ranges[stretch.number])
 
-    def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
-        return [fault_of(self._ranges[each.stretch.number], each.trial) for each in replays]
+    def faults(self, cells: Sequence[Cell]) -> list[str | None]:
+        return [fault_of(self._ranges[each.stretch.number], each.trial) for each in cells]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -22,7 +20,6 @@ from loadmanager.pipeline.league import (
     FEWEST_DAYS,
     FEWEST_SEEDS,
     NOTHING,
-    Recommendation,
     league_table,
     paired_differences,
     recommendation_table,
@@ -61,14 +58,16 @@ def try_out(run: JobRun) -> None:
     run.write("league", league_table(outcomes, found))
     run.write("paired_differences", paired_differences(outcomes))
     run.write("recommendation", recommendation_table(found))
-    best = next(each for each in found if each.fleet == planned.recommend_for)
-    source = [
-        f"Learnt from {run.job.history}, {format_range(from_ms, to_ms)}, run {run.summary.run}.",
-        f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
-    ]
-    put_recommended(Directory.of(run.job.out), best, planned.configurations, source)
+    best, text = next(each for each in found if each.fleet == planned.recommend_for), None
     if best.configuration is None:
         run.note(f"what-if: {best.why[0]}")
+    else:
+        source = [
+            f"Learnt from {run.job.history}, {format_range(from_ms, to_ms)}, run {run.summary.run}.",
+            f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
+        ]
+        text = recommended_yaml(best, planned.configurations[best.configuration], source)
+    write_recommended(Directory.of(run.job.out), text)
 
 
 def missing_day(replayed_ms: int) -> str | None:
@@ -82,7 +81,7 @@ def missing_day(replayed_ms: int) -> str | None:
 def _try_nothing(run: JobRun, why: str) -> None:
     for table in ("scenarios", "league", "paired_differences", "recommendation"):
         run.clear(table)
-    _remove_recommended(Directory.of(run.job.out))
+    write_recommended(Directory.of(run.job.out), None)
     run.note(f"what-if: {why}")
 
 
@@ -97,19 +96,11 @@ def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> What
     return planned
 
 
-def put_recommended(
-    directory: Directory, best: Recommendation, configurations: Mapping[str, Mapping[str, Any]], source: Iterable[str]
-) -> None:
+def write_recommended(directory: Directory, text: str | None) -> None:
     """Replace the recommended configuration; without one, there is no file."""
-    if best.configuration is not None:
-        directory.write(
-            RECOMMENDED, pa.py_buffer(recommended_yaml(best, configurations[best.configuration], source).encode())
-        )
+    if text is not None:
+        directory.write(RECOMMENDED, pa.py_buffer(text.encode()))
         return
-    _remove_recommended(directory)
-
-
-def _remove_recommended(directory: Directory) -> None:
     with suppress(FileNotFoundError):
         directory.filesystem.delete_file(f"{directory.root}/{RECOMMENDED}")
 
