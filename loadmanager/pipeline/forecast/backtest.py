@@ -8,11 +8,13 @@ There is none for a series that is too short, has too many gaps or has ended, no
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,32 +52,29 @@ _AS_GOOD = 0.02
 """The part of the pinball losses of a day up to which a difference does not matter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Errors of one model at one horizon of one series, and the coverage of its interval."""
+class Judgement(NamedTuple):
+    """Result of the back-test for one horizon of one series: the columns of the table `backtest` after its key.
 
-    pinball: float
-    mae: float
-    coverage: float
-
-    def beats(self, other: Score) -> bool:
-        return self.pinball < other.pinball and self.mae < other.mae
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Result of the back-test for one horizon of one series; without scores there was too little history.
-
-    `chosen` is the model that forecasts, None for no forecast; `shown` of the season beside the baseline.
+    Scores are NaN where there was too little history.
     """
 
-    chosen: str | None
-    points: int
-    why: str
-    seasonal: Score | None = None
+    model: str = SEASONAL
+    points: int = 0
+    pinball: float = math.nan
+    mae: float = math.nan
     baseline: str | None = None
-    baseline_score: Score | None = None
-    shown: Significance = Significance.INCONCLUSIVE
+    baseline_pinball: float = math.nan
+    baseline_mae: float = math.nan
+    coverage: float = math.nan
+    baseline_coverage: float = math.nan
+    shown: str = str(Significance.INCONCLUSIVE)
+    used: bool = False
+    why: str = ""
+
+    @property
+    def chosen(self) -> str | None:
+        """Return the model that forecasts; None for no forecast."""
+        return self.model if self.used else self.baseline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +105,7 @@ def judge(panel: Panel) -> BackTest:
         for row, why in enumerate(unfit):
             own = {model: each[:, row] for model, each in of.items()}
             known = int(np.count_nonzero(~np.isnan(panel.load[row])))
-            found[row][horizon] = _judge(horizon, own, known) if why is None else Judgement(None, 0, why)
+            found[row][horizon] = _judge(horizon, own, known) if why is None else Judgement(why=why)
     return BackTest(found, {asked: Calibration.of(came, made, asked[0]) for asked, made in tried.items()})
 
 
@@ -196,34 +195,40 @@ def losses_of(actual: FloatArray, forecast: FloatArray) -> FloatArray:
 def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgement:
     """Compare the models of one series by their losses (3, probes, hours), over hours that all of them could forecast.
 
-    A model that has not forecast all of these hours has no score.
+    A baseline that has not forecast all of these hours is not considered.
     """
     needed = f"needs {fewest_hours(horizon) / DAY:.1f} days of hourly windows for {horizon} h ahead"
-    short = Judgement(None, 0, f"short: {needed}, has {known / DAY:.1f}")
+    short = Judgement(why=f"short: {needed}, has {known / DAY:.1f}")
     if not losses:
         return short
     asked_for = ~np.isnan(losses[SEASONAL][0]) & ~np.isnan(losses["last_window"][0])
     if not asked_for.any():
         return short
-    scores = {model: score for model, each in losses.items() if (score := _score(each[:, asked_for])) is not None}
-    baseline = min((model for model in scores if model != SEASONAL), key=lambda model: scores[model].pinball)
-    seasonal, best = scores[SEASONAL], scores[baseline]
+    scores = {model: each[:, asked_for].mean(axis=1).tolist() for model, each in losses.items()}
+    complete = [model for model in BASELINES if not math.isnan(scores[model][0])]
+    baseline = min(complete, key=lambda model: scores[model][0])
     days = [_by_day(np.where(asked_for, losses[model][0], np.nan)) for model in (SEASONAL, baseline)]
-    beats = seasonal.beats(best)
+    pinball, mae, coverage = scores[SEASONAL]
+    least_pinball, least_mae, baseline_coverage = scores[baseline]
+    if pinball >= least_pinball:
+        why = f"no less pinball loss than {baseline}"
+    elif mae >= least_mae:
+        why = f"its median errs no less than {baseline}"
+    else:
+        why = f"{1 - pinball / least_pinball:.0%} less pinball loss than {baseline}"
     return Judgement(
-        chosen=SEASONAL if beats else baseline,
         points=int(asked_for.sum()),
-        why=_why(seasonal, best, baseline),
-        seasonal=seasonal,
+        pinball=pinball,
+        mae=mae,
         baseline=baseline,
-        baseline_score=best,
-        shown=interval(_relative(*days)).shows(_AS_GOOD),
+        baseline_pinball=least_pinball,
+        baseline_mae=least_mae,
+        coverage=coverage,
+        baseline_coverage=baseline_coverage,
+        shown=str(interval(_relative(*days)).shows(_AS_GOOD)),
+        used=pinball < least_pinball and mae < least_mae,
+        why=why,
     )
-
-
-def _score(losses: FloatArray) -> Score | None:
-    """Return the mean of the losses (3, points); None where some are unknown."""
-    return None if np.isnan(losses).any() else Score(*losses.mean(axis=1).tolist())
 
 
 def _by_day(values: FloatArray) -> FloatArray:
@@ -240,11 +245,3 @@ def _relative(one: FloatArray, other: FloatArray) -> FloatArray:
     """Return the differences as parts of the means: a day of bursts counts as much as any other."""
     mean = (one + other) / 2
     return np.divide(one - other, mean, out=np.zeros_like(mean), where=mean > 0)
-
-
-def _why(seasonal: Score, best: Score, baseline: str) -> str:
-    if seasonal.pinball >= best.pinball:
-        return f"no less pinball loss than {baseline}"
-    if not seasonal.beats(best):
-        return f"its median errs no less than {baseline}"
-    return f"{1 - seasonal.pinball / best.pinball:.0%} less pinball loss than {baseline}"

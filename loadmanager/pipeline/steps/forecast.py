@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import METRICS, schema_of
-from loadmanager.pipeline.forecast.backtest import HORIZONS, Judgement, first_ahead, forecast, judge
-from loadmanager.pipeline.forecast.models import SEASONAL, Panel
+from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge
+from loadmanager.pipeline.forecast.models import Panel
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.minimum_history import known_hours
 from loadmanager.pipeline.step import Step
@@ -83,26 +82,9 @@ def _runs(kind: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
         for name, by_horizon, quantiles in zip(keys[at:], tested.judgements, made, strict=False):
             for horizon, judgement in by_horizon.items():
                 start_ms = last_ms + first_ahead(horizon) * HOUR_MS
-                found.append((kind, name, metric, horizon, *_columns(judgement, start_ms, quantiles.get(horizon))))
+                hours = quantiles.get(horizon, (None, None, None))
+                found.append((kind, name, metric, horizon, *judgement, start_ms, *hours))
     return pd.DataFrame(found, columns=FORECAST_RUNS.names)
-
-
-def _columns(judgement: Judgement, first_ms: int, quantiles: FloatArray | None) -> tuple[object, ...]:
-    seasonal, baseline = judgement.seasonal, judgement.baseline_score
-    return (
-        SEASONAL,
-        judgement.points,
-        *((None, None) if seasonal is None else (seasonal.pinball, seasonal.mae)),
-        judgement.baseline,
-        *((None, None) if baseline is None else (baseline.pinball, baseline.mae)),
-        None if seasonal is None else seasonal.coverage,
-        None if baseline is None else baseline.coverage,
-        str(judgement.shown),
-        judgement.chosen == SEASONAL,
-        judgement.why,
-        first_ms,
-        *((None,) * 3 if quantiles is None else quantiles),
-    )
 
 
 def forecast_all(run: JobRun) -> None:
