@@ -85,6 +85,10 @@ class Summary:
         """Return the notes of all steps."""
         return [note for done in self.steps for note in done.notes]
 
+    def notes_of(self, step: str) -> list[str]:
+        """Return the notes of one step."""
+        return [note for done in self.steps if done.step == step for note in done.notes]
+
     def begin(self, step: str) -> StepResult:
         """Replace the result of the step by a new one."""
         done = StepResult(step, self.run)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from support.background import a_cluster_in_another_thread
 from support.nodes import Cluster
-from support.reported import about_days, contents_of
+from support.reported import RECOMMENDED, contents_of, summary_of
 from typer.testing import CliRunner
 
 from loadmanager.cli.admin_command import admin
@@ -49,7 +49,7 @@ def test_every_command_of_a_report_runs_as_printed(cluster: Cluster) -> None:
     rows["evidence"] = '{"loadBalancerNamespaceMaximumBundles": 4}'
     inconsistent = pd.DataFrame({"broker": [BROKER], "what": ["topics"], "reports": [9], "inconsistent": [3]})
     contents = {**contents_of(20), "advice": rows, "inconsistent_brokers": inconsistent}
-    actions = find_actions(contents, about_days(20))
+    actions = find_actions(contents, summary_of(20), RECOMMENDED)
     commands = [shlex.split(each) for action in actions for each in action.commands]
     assert all(action.commands for action in actions)
     runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": cluster.nodes[0].node.service_url, "NO_COLOR": "1"})

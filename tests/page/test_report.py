@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 from support.page import FAINT, on_one_loop
-from support.reported import about_days, contents_of
+from support.reported import RECOMMENDED, contents_of, summary_of
 
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 
@@ -26,7 +26,7 @@ _COLOURS = """() => [...new Set([...document.querySelectorAll(".plot path, .plot
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    for name, data in make_report(contents_of(54), about_days(54)).items():
+    for name, data in make_report(contents_of(54), summary_of(54), RECOMMENDED).items():
         (folder / name).write_bytes(data)
     return folder / PAGE
 
@@ -61,7 +61,7 @@ async def test_every_picture_is_drawn_in_the_colours_of_the_system(browser: Brow
 
 
 async def test_hours_are_those_of_a_clock_with_24(browser: Browser, tmp_path: Path) -> None:
-    for name, data in make_report(contents_of(1), about_days(1)).items():
+    for name, data in make_report(contents_of(1), summary_of(1)).items():
         (tmp_path / name).write_bytes(data)
     async with opened(browser, tmp_path / PAGE) as page:
         for section in ("brokers", "imbalance", "bundles"):

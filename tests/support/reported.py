@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from loadmanager.pipeline.reporting.contents import About
+from loadmanager.pipeline.step import StepResult, Summary
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 DAY_MS, HOUR_MS, WINDOW_MS = 86_400_000, 3_600_000, 300_000
@@ -18,9 +18,9 @@ loadBalancerSheddingIntervalMinutes: 2
 """
 
 
-def about_days(days: int) -> About:
-    to_ms, notes = START_MS + days * DAY_MS, {"ingest": ["left out: a: damaged"]}
-    return About("run-1", "/var/history", "/var/learned", START_MS, to_ms, notes, RECOMMENDED)
+def summary_of(days: int) -> Summary:
+    ingest = StepResult("ingest", "run-1", notes=["left out: a: damaged"])
+    return Summary("run-1", "/var/history", "/var/learned", START_MS, START_MS + days * DAY_MS, [ingest])
 
 
 def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:

@@ -29,9 +29,10 @@ from loadmanager.config.dynamic_settings import dynamic_keys, text_of
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.reporting.contents import About, Contents, table
+from loadmanager.pipeline.reporting.contents import Contents, table
 from loadmanager.pipeline.reporting.findings import MINIMUM_S, OFTEN_UNEVEN, median_plan, threshold
 from loadmanager.pipeline.reporting.units import count, moment, share, span, times
+from loadmanager.pipeline.step import Summary
 
 SHOWN = 3
 MORE_BROKERS = "more-brokers.yaml"
@@ -55,11 +56,11 @@ class Action:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_actions(contents: Contents, about: About) -> list[Action]:
+def find_actions(contents: Contents, summary: Summary, recommended: str | None = None) -> list[Action]:
     """Apply the rules at the top of this module."""
     found = [
-        _start_brokers(contents, about),
-        _apply_configuration(contents, about),
+        _start_brokers(contents, summary),
+        _apply_configuration(contents, recommended),
         *(_follow_advice(contents, kind) for kind in ("unsplittable", "split_blocked", "split")),
     ]
     if not any(found):
@@ -71,7 +72,7 @@ def find_actions(contents: Contents, about: About) -> list[Action]:
     return [each for each in found if each is not None]
 
 
-def _start_brokers(contents: Contents, about: About) -> Action | None:
+def _start_brokers(contents: Contents, summary: Summary) -> Action | None:
     plan = median_plan(contents)
     if plan["exhausted_on"].isna().all():
         return None
@@ -84,23 +85,23 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
     more = max(1, most - int(plan["have"].iloc[0]))
     why += f" {most} are needed within {days}; {last} runs out first. The command replays the last day with them."
     what = f"Start {more} more broker{'' if more == 1 else 's'} like the present ones"
-    if "://" in about.out:
+    if "://" in summary.out:
         return Action(what, why, "#capacity")
     fleets = [{"name": "as-recorded"}, {"name": "more", "added": [{"count": more}]}]
     scenario = {"name": "more-brokers", "fleets": fleets}
-    if about.to_ms is not None:
-        scenario["from"] = moment(about.to_ms - DAY_MS)
-    path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
+    if summary.to_ms is not None:
+        scenario["from"] = moment(summary.to_ms - DAY_MS)
+    path, out = f"{summary.out}/{REPORT}/{MORE_BROKERS}", f"{summary.out}/more-brokers"
     tried = "pipeline run {history} --out {out} --step whatif --scenarios {path}"
-    command = _command(tried, path=path, history=about.history, out=out)
+    command = _command(tried, path=path, history=summary.history, out=out)
     return Action(what, why, "#capacity", (command,), {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)})
 
 
-def _apply_configuration(contents: Contents, about: About) -> Action | None:
+def _apply_configuration(contents: Contents, recommended: str | None) -> Action | None:
     """Recommend the configuration of the file, which has both strategies and what differs from the defaults."""
     rows = table(contents, "league")
     chosen = rows[rows["recommended"].astype(bool)]
-    values = yaml.safe_load(about.recommended) if about.recommended else None
+    values = yaml.safe_load(recommended) if recommended else None
     if not len(chosen) or not isinstance(values, dict):
         return None
     best = chosen.iloc[0]

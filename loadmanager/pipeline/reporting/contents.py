@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -71,19 +70,6 @@ _SUMMARIES = {
 _WHERE = {"forecasts": pc.field("kind") == "namespace"}
 
 TABLES_READ = (*_ORDERS, "broker_windows", "bundle_windows", "namespace_windows")
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """Provenance of a report. `notes` are those of each step; `recommended` is the recommended configuration file."""
-
-    run: str
-    history: str
-    out: str
-    from_ms: int | None
-    to_ms: int | None
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    recommended: str | None = None
 
 
 def table(contents: Contents, name: str) -> pd.DataFrame:

@@ -17,10 +17,11 @@ import numpy as np
 import pandas as pd
 
 from loadmanager.pipeline.reporting.actions import SHOWN, find_actions
-from loadmanager.pipeline.reporting.contents import About, Contents
+from loadmanager.pipeline.reporting.contents import Contents
 from loadmanager.pipeline.reporting.findings import find_numbers, judge_health
 from loadmanager.pipeline.reporting.sections import TEXTS, make_sections
 from loadmanager.pipeline.reporting.units import between, count, moment, number, rate, share, span
+from loadmanager.pipeline.step import Summary
 
 PAGE = "index.html"
 _ASSETS = files("loadmanager.pipeline.reporting") / "page"
@@ -35,20 +36,21 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 """Formats of numbers on the page by column; CSV files have all digits."""
 
 
-def make_report(contents: Contents, about: About) -> dict[str, bytes]:
+def make_report(contents: Contents, summary: Summary, recommended: str | None = None) -> dict[str, bytes]:
     """Make the files of a report by name: the page, its tables, and the files that its commands refer to."""
-    sections, actions = make_sections(contents, about), find_actions(contents, about)[:SHOWN]
+    sections = make_sections(contents, summary, recommended)
+    actions = find_actions(contents, summary, recommended)[:SHOWN]
     style, library, script = (_asset(name) for name in ("page.css", "vendor/vega.js", "page.js"))
     scripts = " ".join(f"'sha256-{_digest(each)}'" for each in (library, script))
-    is_known = about.from_ms is not None and about.to_ms is not None
+    from_ms, to_ms = summary.from_ms, summary.to_ms
     page = _environment().from_string(_asset("page.html"))
     text = page.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-eval' {scripts}",
         style=style,
         library=library,
         script=script,
-        about=about,
-        known=f"{between(about.from_ms or 0, about.to_ms or 0)} UTC" if is_known else "unknown range",
+        summary=summary,
+        known="unknown range" if from_ms is None or to_ms is None else f"{between(from_ms, to_ms)} UTC",
         health=judge_health(contents),
         numbers=find_numbers(contents),
         actions=actions,

@@ -21,9 +21,10 @@ from loadmanager.pipeline.reporting.charts import (
     draw_heat,
     draw_moves,
 )
-from loadmanager.pipeline.reporting.contents import FORECAST_METRIC, About, Contents, table
+from loadmanager.pipeline.reporting.contents import FORECAST_METRIC, Contents, table
 from loadmanager.pipeline.reporting.findings import known_s, median_plan, missing_time, share_of_time, threshold
 from loadmanager.pipeline.reporting.units import count, moment, number, rate, share, span, times
+from loadmanager.pipeline.step import Summary
 
 _NEAR = 0.1
 FEWEST_MOVES, FEWEST_HOURS = 10, 24
@@ -106,18 +107,18 @@ class Section:
         return bool(self.charts or self.points or self.text) or any(len(frame) for frame in self.tables.values())
 
 
-def make_sections(contents: Contents, about: About) -> list[Section]:
+def make_sections(contents: Contents, summary: Summary, recommended: str | None = None) -> list[Section]:
     """Make all sections; one without anything to show has the reason in `empty`."""
     sections = [
         _brokers(contents),
         _imbalance(contents),
         _bundles(contents),
-        _capacity(contents, about),
-        _forecast(contents, about),
-        _league(contents, about),
+        _capacity(contents, summary),
+        _forecast(contents, summary),
+        _league(contents, summary, recommended),
         _moves(contents),
-        _advice(contents, about),
-        _rejected(contents, about),
+        _advice(contents, summary),
+        _rejected(contents, summary),
     ]
     return [replace(each, empty=_why_empty(each.name, contents)) for each in sections]
 
@@ -186,7 +187,7 @@ def _missing(contents: Contents) -> str:
     return f"Too little for shares and a chart: {missing}" if missing else ""
 
 
-def _capacity(contents: Contents, about: About) -> Section:
+def _capacity(contents: Contents, summary: Summary) -> Section:
     rows, plan, answer = table(contents, "capacity"), median_plan(contents), ""
     if len(plan):
         last, ends, without = plan.iloc[-1], plan["exhausted_on"].dropna(), plan["exhausted_on_n1"].dropna()
@@ -200,12 +201,12 @@ def _capacity(contents: Contents, about: About) -> Section:
     is_known = len(rows) and rows["needed"].notna().all()
     charts = [draw_capacity(rows, "Brokers needed by day")] if is_known else []
     tables = _tables(contents, "capacity", "cost_models")
-    return Section("capacity", answer, charts, tables, about.notes.get("capacity", ()))
+    return Section("capacity", answer, charts, tables, summary.notes_of("capacity"))
 
 
-def _forecast(contents: Contents, about: About) -> Section:
+def _forecast(contents: Contents, summary: Summary) -> Section:
     hours, made, tested = (table(contents, name) for name in ("namespace_hours", "namespace_forecasts", "backtest"))
-    charts, points = list[Chart](), [*about.notes.get("forecast", ())]
+    charts, points = list[Chart](), summary.notes_of("forecast")
     tested = tested[tested["kind"] == "namespace"]
     for namespace, actual in hours.groupby("namespace", sort=False) if len(tested) else ():
         ahead = made[made["namespace"] == namespace]
@@ -228,14 +229,14 @@ def _coverage(within: float, hours: float) -> str:
     )
 
 
-def _league(contents: Contents, about: About) -> Section:
+def _league(contents: Contents, summary: Summary, recommended: str | None) -> Section:
     tables = _tables(contents, "league", "recommendation", "paired_differences", "scenarios")
     rows, chosen = tables["league"], tables["recommendation"]
     label = f"Time in which {COMPARED_TEXT}"
     charts = [draw_bars(rows, "configuration", COMPARED, "fleet", label)] if len(rows) else []
     answer = " ".join(f"For the fleet {each['fleet']}: {_recommendation(each)}" for _, each in chosen.iterrows())
-    text = about.recommended or "" if len(rows) else ""
-    return Section("league", answer, charts, tables, about.notes.get("whatif", ()), text)
+    text = recommended or "" if len(rows) else ""
+    return Section("league", answer, charts, tables, summary.notes_of("whatif"), text)
 
 
 def _recommendation(row: pd.Series[Any]) -> str:
@@ -263,13 +264,13 @@ def _moves(contents: Contents) -> Section:
     return Section("moves", answer.strip(), charts, _tables(contents, "move_effects", "flapping"))
 
 
-def _advice(contents: Contents, about: About) -> Section:
+def _advice(contents: Contents, summary: Summary) -> Section:
     rows = table(contents, "advice")
     answer = f"{count(len(rows), 'finding')}." if len(rows) else ""
-    return Section("advice", answer, (), {"advice": rows}, about.notes.get("advice", ()))
+    return Section("advice", answer, (), {"advice": rows}, summary.notes_of("advice"))
 
 
-def _rejected(contents: Contents, about: About) -> Section:
+def _rejected(contents: Contents, summary: Summary) -> Section:
     rows = table(contents, "rejected_rows")
     answer = f"{count(int(rows['count'].sum()), 'row')}." if len(rows) else ""
-    return Section("rejected", answer, (), {"rejected_rows": rows}, about.notes.get("ingest", ()))
+    return Section("rejected", answer, (), {"rejected_rows": rows}, summary.notes_of("ingest"))

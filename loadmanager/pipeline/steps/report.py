@@ -11,22 +11,20 @@ from loadmanager.history.files import Directory
 from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reporting.actions import REPORT
-from loadmanager.pipeline.reporting.contents import TABLES_READ, About, collect
+from loadmanager.pipeline.reporting.contents import TABLES_READ, collect
 from loadmanager.pipeline.reporting.page import make_report
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 
 
 def report(run: JobRun) -> None:
-    said, directory = run.summary, Directory.of(run.job.out)
+    directory = Directory.of(run.job.out)
     try:
         contents = collect(run)
         recommended = None
         with suppress(FileNotFoundError):
             recommended = directory.read(RECOMMENDED).decode()
-        notes = {done.step: done.notes for done in said.steps}
-        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
-        for name, data in make_report(contents, about).items():
+        for name, data in make_report(contents, run.summary, recommended).items():
             directory.write(f"{REPORT}/{name}", pa.py_buffer(data))
     except ENGINE_ERRORS as error:
         raise PipelineError(f"{directory}/{REPORT}: cannot be written: {cause_of(str(error))}") from error

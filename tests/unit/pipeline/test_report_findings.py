@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from support.reported import about_days, contents_of
+from support.reported import RECOMMENDED, contents_of, summary_of
 
 from loadmanager.pipeline.reporting.actions import MORE_BROKERS, find_actions
 from loadmanager.pipeline.reporting.charts import binned
-from loadmanager.pipeline.reporting.contents import About, bin_length_ms
+from loadmanager.pipeline.reporting.contents import bin_length_ms
 from loadmanager.pipeline.reporting.findings import find_numbers, judge_health
+from loadmanager.pipeline.step import Summary
 
 START_MS, WINDOW_MS, DAY_MS = 1_789_948_800_000, 300_000, 86_400_000
 
@@ -111,7 +112,7 @@ def test_unknown_figures_are_stated_as_unknown() -> None:
 
 
 def test_most_valuable_action_is_first_with_evidence_and_command() -> None:
-    found = find_actions(contents_of(20), about_days(20))
+    found = find_actions(contents_of(20), summary_of(20), RECOMMENDED)
     assert [each.what.split()[0] for each in found] == ["Start", "Balance", "Partition", "Split", "Find", "Merge"]
     assert [each.evidence for each in found] == [
         *("#capacity", "#league", "#advice-4", "#advice-2", "#advice-1", "#advice-0"),
@@ -122,7 +123,7 @@ def test_most_valuable_action_is_first_with_evidence_and_command() -> None:
 
 
 def test_healthy_fleet_has_no_actions() -> None:
-    assert find_actions({**balance(20), **plan([5, 5], 6)}, about_days(20)) == []
+    assert find_actions({**balance(20), **plan([5, 5], 6)}, summary_of(20)) == []
 
 
 @pytest.mark.parametrize(
@@ -136,23 +137,23 @@ def test_unexplained_load_above_a_threshold_is_an_action(
     row: tuple[str, str, float, float], action: tuple[str, str], harmless: dict[str, float]
 ) -> None:
     above = pd.DataFrame([row], columns=["what", "subject", "threshold", "share"]).assign(above_s=600.0, observed_s=6e3)
-    (found,) = find_actions({"time_above": above}, about_days(20))
+    (found,) = find_actions({"time_above": above}, summary_of(20))
     assert (*found.commands, found.evidence) == action
-    assert find_actions({"time_above": above.assign(**harmless)}, about_days(20)) == []
+    assert find_actions({"time_above": above.assign(**harmless)}, summary_of(20)) == []
 
 
 def test_scenario_file_is_offered_only_for_a_local_history() -> None:
     contents = plan([5, 8], 6)
-    (here,) = find_actions(contents, about_days(20))
+    (here,) = find_actions(contents, summary_of(20))
     assert list(here.files) == [MORE_BROKERS]
     assert "count: 2" in here.files[MORE_BROKERS]
-    (far,) = find_actions(contents, About("run", "s3a://b/history", "s3a://b/out", 0, 1))
+    (far,) = find_actions(contents, Summary("run", "s3a://b/history", "s3a://b/out", 0, 1))
     assert (far.commands, far.files) == ((), {})
 
 
 def test_larger_brokers_are_advised_when_no_number_suffices() -> None:
     rows = plan([7, 8], 6)["capacity"].assign(needed=[7, None])
-    (found,) = find_actions({"capacity": rows}, about_days(20))
+    (found,) = find_actions({"capacity": rows}, summary_of(20))
     assert "No number of brokers is enough" in found.why
     needed = find_numbers({"capacity": rows})[2]
     assert (needed.value, needed.trend, needed.going) == ("7 of 6", "▲ no number in 2 days", "worse")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pandas as pd
 import pyarrow as pa
 import pytest
-from support.reported import HOUR_MS, START_MS, WINDOW_MS, about_days, contents_of
+from support.reported import HOUR_MS, RECOMMENDED, START_MS, WINDOW_MS, contents_of, summary_of
 
 from loadmanager.pipeline.reporting.charts import distinct_labels, draw_band, draw_forecast, draw_heat
-from loadmanager.pipeline.reporting.contents import About, collect
+from loadmanager.pipeline.reporting.contents import collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.reporting.sections import TEXTS, make_sections
+from loadmanager.pipeline.step import Summary
 
 SECTIONS = [
     *("brokers", "imbalance", "bundles", "capacity", "forecast", "league", "moves", "advice", "rejected"),
@@ -72,7 +73,7 @@ class Page(HTMLParser):
 
 
 def test_page_has_every_section_and_no_external_references() -> None:
-    made = make_report(contents_of(20), about_days(20))
+    made = make_report(contents_of(20), summary_of(20))
     page = Page(made[PAGE].decode())
     assert list(page.sections) == SECTIONS
     assert {name: len(each) for name, each in page.pictures.items() if each} == PICTURES
@@ -82,7 +83,7 @@ def test_page_has_every_section_and_no_external_references() -> None:
 
 
 def test_every_section_answers_its_question() -> None:
-    sections = {each.name: each for each in make_sections(contents_of(20), about_days(20))}
+    sections = {each.name: each for each in make_sections(contents_of(20), summary_of(20))}
     assert [*sections] == [*TEXTS]
     assert sections["brokers"].answer == (
         "Highest mean of the range: 70 % (b2:8080); of 5 minutes: 90 % (b2:8080); highest report: 95 % (b2:8080)."
@@ -101,7 +102,7 @@ def test_every_section_answers_its_question() -> None:
 
 
 def test_figures_are_not_separated_from_their_units() -> None:
-    text = make_report(contents_of(20), about_days(20))[PAGE].decode()
+    text = make_report(contents_of(20), summary_of(20))[PAGE].decode()
     assert (
         "public/shop-1/0x10000000_0x20000000 with 31\N{NO-BREAK SPACE}MB/s (12\N{NO-BREAK SPACE}% of all load)" in text
     )
@@ -109,7 +110,7 @@ def test_figures_are_not_separated_from_their_units() -> None:
 
 
 def test_charts_have_a_bounded_number_of_marks() -> None:
-    page = Page(make_report(contents_of(54), about_days(54))[PAGE].decode())
+    page = Page(make_report(contents_of(54), summary_of(54))[PAGE].decode())
     for text in (each for pictures in page.pictures.values() for each in pictures):
         spec = json.loads(text)
         rows = pd.read_csv(io.StringIO(spec["data"]["values"]))
@@ -170,11 +171,11 @@ def test_labels_are_shortened_in_the_middle_and_stay_distinct(names: list[str]) 
 
 
 def test_section_below_its_minimum_says_how_much_is_missing() -> None:
-    contents, about = contents_of(20), about_days(20)
+    contents, summary = contents_of(20), summary_of(20)
     contents["imbalance"] = contents["imbalance"].tail(5)
     contents["move_effects"] = contents["move_effects"].tail(9)
     contents["backtest"] = contents["backtest"].assign(points=4)
-    sections = {each.name: each for each in make_sections(contents, about)}
+    sections = {each.name: each for each in make_sections(contents, summary)}
     for name in ("brokers", "imbalance", "bundles"):
         assert "Too little for shares and a chart: 25 min known, 60 min needed." in sections[name].answer
         assert not sections[name].charts
@@ -187,21 +188,21 @@ def test_missing_forecast_has_the_reason_of_the_shown_metric() -> None:
     contents = contents_of(20)
     other = contents["backtest"].assign(metric="msg_rate_in", why="another metric")
     contents["backtest"] = pd.concat([other, contents["backtest"]], ignore_index=True)
-    points = {each.name: each for each in make_sections(contents, about_days(20))}["forecast"].points
+    points = {each.name: each for each in make_sections(contents, summary_of(20))}["forecast"].points
     assert points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
 
 
 def test_namespace_newer_than_the_forecast_is_listed_as_such() -> None:
     contents = contents_of(20)
     contents["backtest"] = contents["backtest"].query("key != 'public/new'")
-    points = {each.name: each for each in make_sections(contents, about_days(20))}["forecast"].points
+    points = {each.name: each for each in make_sections(contents, summary_of(20))}["forecast"].points
     assert points == ["public/new: not forecast yet (--step forecast)."]
 
 
 def test_broker_of_unknown_usage_is_in_no_share() -> None:
     contents = contents_of(2)
     contents["brokers"] = contents["brokers"].assign(mean_usage=[None, *[0.5] * 5], highest_report=[9.0, *[0.6] * 5])
-    answer = make_sections(contents, about_days(2))[0].answer
+    answer = make_sections(contents, summary_of(2))[0].answer
     assert "highest report: 60 % (b1:8080)" in answer
 
 
@@ -210,7 +211,7 @@ def test_fleet_that_no_number_of_brokers_serves_is_too_small() -> None:
     is_high = contents["capacity"]["quantile"] > 0.5
     contents["capacity"] = contents["capacity"].assign(exhausted_on="2026-10-11")
     contents["capacity"].loc[is_high, "needed"] = pd.NA
-    capacity = make_sections(contents, about_days(20))[3]
+    capacity = make_sections(contents, summary_of(20))[3]
     assert "is too small from 2026-10-11 on" in capacity.answer
     assert not capacity.charts
 
@@ -220,14 +221,14 @@ def test_names_from_the_history_are_escaped() -> None:
     advice = pd.DataFrame({"kind": ["split"], "subject": [f"t/{evil}/0x0_0x1"], "text": [evil], "evidence": ["{}"]})
     contents = contents_of(2)
     contents |= {"advice": advice, "bundle_times": contents["bundle_times"].assign(bundle=evil)}
-    text = make_report(contents, about_days(2))[PAGE].decode()
+    text = make_report(contents, summary_of(2), RECOMMENDED)[PAGE].decode()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "why: &lt;b&gt;" in text
 
 
 def test_content_security_policy_names_two_scripts_and_no_hosts() -> None:
-    text = make_report(contents_of(2), about_days(2))[PAGE].decode()
+    text = make_report(contents_of(2), summary_of(2))[PAGE].decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src ")
     scripts = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
@@ -238,7 +239,7 @@ def test_content_security_policy_names_two_scripts_and_no_hosts() -> None:
 def test_tables_are_csv_files_and_the_page_shows_their_first_rows() -> None:
     hot = pd.DataFrame({"bundle": [f"b{n}" for n in range(30)], "load": [1_234_567.25] * 30, "share": [0.1234] * 30})
     hot["start_ms"] = 1_790_000_000_000
-    made = make_report({**contents_of(2), "hot_bundles": hot}, about_days(2))
+    made = make_report({**contents_of(2), "hot_bundles": hot}, summary_of(2))
     table = pd.read_csv(io.BytesIO(made["hot_bundles.csv"]))
     assert table["load"].tolist() == hot["load"].tolist()
     assert table["start"].tolist() == ["2026-09-21 14:13:20"] * 30
@@ -248,7 +249,7 @@ def test_tables_are_csv_files_and_the_page_shows_their_first_rows() -> None:
 
 
 def test_section_of_a_step_not_run_says_so() -> None:
-    page = Page(make_report({}, About("run-1", "/var/history", "/out", None, None))[PAGE].decode())
+    page = Page(make_report({}, Summary("run-1", "/var/history", "/out"))[PAGE].decode())
     for name, step in (("imbalance", "balance"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
         assert f"the step {step} has not been run" in page.sections[name]
     assert not any(page.pictures.values())
@@ -256,11 +257,11 @@ def test_section_of_a_step_not_run_says_so() -> None:
 
 def test_section_with_empty_tables_says_why() -> None:
     empty = {name: frame.iloc[:0] for name, frame in contents_of(2).items()}
-    sections = {each.name: each for each in make_sections(empty, About("run-1", "/var/history", "/out", 0, 1))}
+    sections = {each.name: each for each in make_sections(empty, Summary("run-1", "/var/history", "/out", 0, 1))}
     assert not any(each.has_something for each in sections.values())
     assert sections["advice"].empty == "There is nothing to advise."
     assert sections["rejected"].empty == "No row of the range was rejected."
-    make_report(empty, About("run-1", "/var/history", "/out", 0, 1))
+    make_report(empty, Summary("run-1", "/var/history", "/out", 0, 1))
 
 
 def test_vendored_files_have_the_listed_hashes() -> None:
