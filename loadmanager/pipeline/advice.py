@@ -36,7 +36,7 @@ from loadmanager.core.strategies.merging import MergeCandidate, find_merges
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, find_for_modular
 from loadmanager.history.files import DAY_MS
-from loadmanager.history.table_schemas import RESOURCE_COLUMNS
+from loadmanager.pipeline.costs import LIMITS, last_limits
 from loadmanager.pipeline.datasets import frame_of, schema_of
 from loadmanager.pipeline.minimum_history import known_hours
 from loadmanager.pipeline.step import Step
@@ -56,7 +56,6 @@ _WHY_NOT: dict[Reason, str] = {
     SplitReason.RANGE_NOT_SPLITTABLE: SPLIT_BLOCKED,
 }
 _ADVICE = schema_of("advice")
-_LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
 
 
 class Advice(NamedTuple):
@@ -112,7 +111,8 @@ def advice(
     settings: PlannerSettings, bundle_windows: DataFrame, reported_by: DataFrame, broker_reports: DataFrame
 ) -> DataFrame:
     """Make the table `advice`."""
-    limits = {row["broker"]: [row[name] for name in _LIMIT_COLUMNS] for row in _rows(_last_limits(broker_reports))}
+    last = last_limits(broker_reports).orderBy("broker")
+    limits = {row["broker"]: [row[name] or 0.0 for name in LIMITS] for row in _rows(last)}
     found = [
         *(advise_on_silence(**row, settings=settings) for row in _rows(_silences(broker_reports, settings))),
         *advise_on_limits_of_brokers(limits, settings.resource_weights),
@@ -133,12 +133,6 @@ def _silences(broker_reports: DataFrame, settings: PlannerSettings) -> DataFrame
     found = broker_reports.select("broker", silent_s.alias("silent_s")).groupBy("broker")
     intervals = found.agg(gaps, f.max("silent_s").alias("longest_s"), f.count("silent_s").alias("intervals"))
     return intervals.where(f.col("gaps") > 0).orderBy("broker")
-
-
-def _last_limits(broker_reports: DataFrame) -> DataFrame:
-    """Return the limits in the last report of each broker, 0 where there is none."""
-    limits = [f.max_by(f.coalesce(name, f.lit(0.0)), "at_ms").alias(name) for name in _LIMIT_COLUMNS]
-    return broker_reports.groupBy("broker").agg(*limits).orderBy("broker")
 
 
 def busy_bundles(bundle_windows: DataFrame, reported_by: DataFrame) -> DataFrame:

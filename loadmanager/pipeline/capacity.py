@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from scipy.stats import theilslopes
 
@@ -28,7 +27,7 @@ from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.history.table_schemas import KEYS
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
-from loadmanager.pipeline.costs import cost_models, known_cost
+from loadmanager.pipeline.costs import cost_models, known_cost, last_limits
 from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
@@ -97,10 +96,8 @@ class BrokerRoom:
     @classmethod
     def of(cls, limits: FloatArray, base: FloatArray, headroom: float, domains: Sequence[str] = ()) -> BrokerRoom:
         """`limits` (brokers, 4) are NaN where unknown; a resource without any known limit does not run out."""
-        known = ~np.isnan(limits)
-        count = known.sum(axis=0)
-        mean = np.divide(np.where(known, limits, 0).sum(axis=0), count, out=np.full(len(base), np.inf), where=count > 0)
-        full = np.where(known, limits, mean)
+        known = pd.DataFrame(limits)
+        full = known.fillna(known.mean()).fillna(np.inf).to_numpy()
         return cls(np.maximum((1 - headroom) * full - base, 0), tuple(domains))
 
     def total(self) -> FloatArray:
@@ -134,7 +131,7 @@ def need(demand: FloatArray, fleet: BrokerRoom) -> Need:
     Needed brokers are like the median one, and spread evenly over the failure domains.
     """
     total, typical, domains = fleet.total(), np.median(fleet.room, axis=0), len(set(fleet.domains))
-    parts = [_part(*each) for each in zip(demand.tolist(), total.tolist(), strict=True)]
+    parts = _parts(demand, total)
     first, needed, brokers = int(np.argmax(parts)), _brokers(demand, typical), len(fleet.room)
     has_domains = domains > 1
     return Need(
@@ -142,22 +139,20 @@ def need(demand: FloatArray, fleet: BrokerRoom) -> Need:
         needed_n1=_brokers(demand + _finite(fleet.room.max(axis=0)), typical),
         needed_domain=math.ceil(needed * domains / (domains - 1)) if needed is not None and has_domains else None,
         resource_first=list(RATED)[first],
-        used=parts[first] if math.isfinite(parts[first]) else None,
+        used=float(parts[first]) if math.isfinite(parts[first]) else None,
         fits=_is_enough(demand, total),
         fits_n1=brokers > 1 and _is_enough(demand, fleet.without_one(range(brokers))),
         fits_domain=_is_enough(demand, fleet.without_one(fleet.domains)) if has_domains else None,
     )
 
 
-def _part(demand: float, total: float) -> float:
-    if demand <= 0 or math.isinf(total):
-        return 0.0
-    return demand / total if total > 0 else math.inf
+def _parts(demand: FloatArray, room: FloatArray) -> FloatArray:
+    """Return the part (4,) of the room that the demand takes; infinite where there is none."""
+    return np.divide(demand, room, out=np.where(demand > 0, np.inf, 0.0), where=(demand > 0) & (room > 0))
 
 
 def _brokers(demand: FloatArray, each: FloatArray) -> int | None:
-    parts = [_part(*pair) for pair in zip(demand.tolist(), each.tolist(), strict=True)]
-    most = max(parts)
+    most = float(_parts(demand, each).max())
     return max(1, math.ceil(most - _ROUNDING)) if math.isfinite(most) else None
 
 
@@ -175,11 +170,7 @@ def daily_peaks(hours: IntArray, demand: FloatArray) -> tuple[IntArray, FloatArr
     Days and known `hours` (m,) count from 1970; `demand` is (m, 4).
     """
     days = whole_days(hours)
-    peaks = np.zeros((len(days), demand.shape[1]))
-    of = np.searchsorted(days, hours // 24)
-    inside = np.isin(hours // 24, days)
-    np.maximum.at(peaks, of[inside], demand[inside])
-    return days, peaks
+    return days, pd.DataFrame(demand).groupby(hours // 24).max().loc[days].to_numpy()
 
 
 def project(days: IntArray, peaks: FloatArray, ahead: IntArray) -> FloatArray:
@@ -224,11 +215,8 @@ def capacity(
 
     `domains` is the failure domain of each broker; brokers without one share one more domain.
     """
-    limits = broker_reports.groupBy("broker").agg(
-        *(f.max_by(_limit(name), "at_ms").alias(f"{name}_limit") for name in RATED)
-    )
     by_hour = by_hour_of(hourly(broker_windows)).orderBy("start_ms").toPandas()
-    brokers = there.join(limits, "broker", "left").orderBy("broker").toPandas()
+    brokers = there.join(last_limits(broker_reports), "broker", "left").orderBy("broker").toPandas()
     return plan(by_hour, brokers, days, headroom, cost, domains)
 
 
@@ -247,12 +235,6 @@ def by_hour_of(windows: DataFrame) -> DataFrame:
         ),
     )
     return by_hour.where(f.col("covered_s") >= KNOWN_HOUR_S)
-
-
-def _limit(name: str) -> Column:
-    """Return a limit, null where unknown."""
-    limit = f.col(f"{name}_limit")
-    return f.when(limit > 0, limit)
 
 
 def plan(
@@ -274,7 +256,8 @@ def plan(
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
     fleet = BrokerRoom.of(limits, base, headroom, own)
     hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
-    days, peaks = daily_peaks(hours, cost_of(cost, by_hour))
+    demand = cost.demand(by_hour[list(METRICS)].to_numpy(dtype=float), by_hour["topics"].to_numpy(dtype=float))
+    days, peaks = daily_peaks(hours, demand[:, list(RATED.values())])
     ahead = hours[-1] // 24 + 1 + np.arange(ahead_days)
     forecast = np.stack([project(days, peaks[:, column], ahead) for column in range(len(RATED))], axis=-1)
     parts = [
@@ -287,12 +270,6 @@ def plan(
     return rows[schema_of("capacity").names].astype(counts)
 
 
-def cost_of(cost: CostModel, by_hour: pd.DataFrame) -> FloatArray:
-    """Return the demand (hours, 4) by the cost model."""
-    load = by_hour[list(METRICS)].to_numpy(dtype=np.float64)
-    return cost.demand(load, by_hour["topics"].to_numpy(dtype=np.float64))[:, list(RATED.values())]
-
-
 def _basis(days: int, unknown: Sequence[str]) -> str:
     """Describe the basis of the numbers."""
     trend = "with their trend" if days >= FEWEST_DAYS_FOR_TREND else f"no trend (it takes {FEWEST_DAYS_FOR_TREND} days)"
@@ -302,12 +279,9 @@ def _basis(days: int, unknown: Sequence[str]) -> str:
 
 def _rows(days: IntArray, needs: Sequence[Need]) -> pd.DataFrame:
     """Return a row for each day, with the first day on which the registered brokers are not enough."""
-    start_ms = days * DAY_MS
-    names = [datetime.fromtimestamp(at_ms / 1000, tz=UTC).date().isoformat() for at_ms in start_ms.tolist()]
-    first = {
-        f"exhausted_on{loss}": next(
-            (name for name, each in zip(names, needs, strict=True) if getattr(each, f"fits{loss}") is False), None
-        )
-        for loss in ("", "_n1", "_domain")
-    }
-    return pd.DataFrame(needs, columns=Need._fields, dtype=object).assign(day=names, start_ms=start_ms, **first)
+    names = pd.to_datetime(days, unit="D").strftime("%Y-%m-%d")
+    rows = pd.DataFrame(needs, columns=Need._fields, dtype=object).assign(day=names, start_ms=days * DAY_MS)
+    for loss in ("", "_n1", "_domain"):
+        exhausted = rows.loc[rows[f"fits{loss}"].isin([False]), "day"]
+        rows[f"exhausted_on{loss}"] = exhausted.iloc[0] if len(exhausted) else None
+    return rows

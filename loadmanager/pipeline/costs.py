@@ -109,6 +109,12 @@ def class_name(limits: Iterable[float]) -> str:
     )
 
 
+def last_limits(broker_reports: DataFrame) -> DataFrame:
+    """Return the limits in the last report of each broker, null where unknown."""
+    limits = [f.max_by(f.when(f.col(name) > 0, f.col(name)), "at_ms").alias(name) for name in LIMITS]
+    return broker_reports.groupBy("broker").agg(*limits)
+
+
 def known_cost(models: pa.Table) -> CostModel:
     """Return the cost model of the class with the most reports from `cost_models`; the default one without rows."""
     rows = models.to_pylist()
