@@ -35,10 +35,6 @@ Spark = SparkSession
 class StepError(PipelineError):
     """A step failed; `__cause__` is the reason. Tables that were already written are intact."""
 
-    def __init__(self, step: str, why: str) -> None:
-        super().__init__(f"step {step}: {why}")
-        self.step = step
-
 
 def run(spark: SparkSession, job: Job, names: Sequence[str], show: Callable[[str], object] = lambda _: None) -> Summary:
     """Run these steps in the pipeline's order, and `show` a line about each step and table.
@@ -120,4 +116,4 @@ def _run_step(run: JobRun, step: Step) -> None:
 
 def _failed(done: StepResult, error: Exception) -> StepError:
     done.fault = str(error) if isinstance(error, LoadManagerError) else cause_of(str(error))
-    return StepError(done.step, done.fault)
+    return StepError(f"step {done.step}: {done.fault}")

@@ -35,9 +35,7 @@ from loadmanager.pipeline.whatif_plan import WhatIfPlan, configurations, plan, p
 RECOMMENDED = "recommended.yaml"
 
 _TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder", "Level")
-_STEPS_OF_A_TRIAL = 120
-_LONGEST_STEP_S = 60.0
-_FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
+_FIRST_ROUND_S = 30.0
 
 
 def try_out(run: JobRun) -> None:
@@ -125,15 +123,13 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
     """
     is_enough = to_ms - from_ms >= FEWEST_DAYS * DAY_MS
     from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * DAY_MS)
-    step_s = min(_LONGEST_STEP_S, max(1.0, (to_ms - from_ms) / 1000 / _STEPS_OF_A_TRIAL))
     content = {
         "name": "strategies",
         "from": _moment(from_ms),
         "to": _moment(to_ms),
-        "stepS": step_s,
         "seeds": list(range(FEWEST_SEEDS if is_enough else 1)),
         "strategies": _TRIED,
-        "rules": {"statsIntervalS": step_s, "firstRoundS": min(_FIRST_ROUND_S, step_s * _FIRST_ROUND_STEPS)},
+        "rules": {"firstRoundS": _FIRST_ROUND_S},
         "fleets": [{"name": "as-recorded"}, {"name": "one-less", "removedCount": 1}],
     }
     return parse_as(WhatIf, content, "what is tried by default")
