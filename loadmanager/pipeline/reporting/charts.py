@@ -92,20 +92,16 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
     ticks = "format(datum.value, '.0%')" if of_limit else "format(datum.value, '~s') + 'B/s'"
     legend = {"labelExpr": ticks, "title": None, "orient": "bottom", "gradientLength": 160, "gradientThickness": 8}
     scale: Spec = {"domain": [0, max(1.0, float(rows[value].max()))]} if of_limit else {"domainMin": 0}
-    cells = {
-        "transform": [
-            {"calculate": _WHEN, "as": "when"},
-            *({"calculate": text.format(name), "as": f"{name}_text"} for name in ("high", "mean")),
-        ],
-        "mark": "rect",
-        "encoding": {
-            **_x(rows),
-            "x2": {"field": "end"},
-            "y": {"field": key, "type": "nominal", "sort": names, "axis": _names_axis(names)},
-            "color": {"field": value, "type": "quantitative", "scale": scale, "legend": legend},
-            "tooltip": _tips({key: key, "when": "UTC", "high_text": f"highest {unit}", "mean_text": "mean"}),
-        },
-    }
+    texts = [{"calculate": text.format(name), "as": f"{name}_text"} for name in ("high", "mean")]
+    cells = _layer(
+        "rect",
+        x=_x(rows),
+        x2={"field": "end"},
+        y={"field": key, "type": "nominal", "sort": names, "axis": _names_axis(names)},
+        color={"field": value, "type": "quantitative", "scale": scale, "legend": legend},
+        tooltip=_tips({key: key, "when": "UTC", "high_text": f"highest {unit}", "mean_text": "mean"}),
+    )
+    cells["transform"] = [{"calculate": _WHEN, "as": "when"}, *texts]
     return Chart(_spec(rows[[key, "start", "end", "mean", "high"]], [cells], _ROW * len(names)), label)
 
 
@@ -124,10 +120,9 @@ def draw_moves(moves: pd.DataFrame, label: str) -> Chart:
     )
     size = {"field": "moves", "type": "quantitative", "scale": {"range": [20, 400]}, "legend": None}
     tips = _tips({"predicted_text": "predicted", "measured_text": "measured", "moves": "moves"})
-    axes = {"x": x, "y": y}
-    dots = _layer({"type": "circle", "style": "dot"}, axes, {"size": size, "tooltip": tips})
+    dots = _layer({"type": "circle", "style": "dot"}, x=x, y=y, size=size, tooltip=tips)
     line = pd.DataFrame({"predicted": [low, high], "measured": [low, high]})
-    equal = {"data": _data(line), **_layer({"type": "line", "style": "limit"}, axes)}
+    equal = {"data": _data(line), **_layer({"type": "line", "style": "limit"}, x=x, y=y)}
     return Chart(_spec(shown, [equal, dots]), label, [("dot", "moves, larger for more"), ("limit", "as predicted")])
 
 
@@ -143,9 +138,9 @@ def draw_forecast(actual: pd.DataFrame, forecast: pd.DataFrame, label: str) -> C
     tips = {"when": "UTC", "load_text": "load", "q50_text": "forecast", "q90_text": "90 %", "q10_text": "10 %"}
     ahead = {"data": _data(rows.dropna(subset="q50")[["start", *figures[1:]]])}
     layers = [
-        ahead | _layer({"type": "area", "style": "ahead-band"}, x, _of("q10", y), {"y2": {"field": "q90"}}),
-        ahead | _layer({"type": "line", "style": "ahead"}, x, _of("q50", y)),
-        _layer({"type": "line", "style": "middle"}, x, _of("load", y)),
+        ahead | _layer({"type": "area", "style": "ahead-band"}, x=x, y=y | {"field": "q10"}, y2={"field": "q90"}),
+        ahead | _layer({"type": "line", "style": "ahead"}, x=x, y=y | {"field": "q50"}),
+        _layer({"type": "line", "style": "middle"}, x=x, y=y | {"field": "load"}),
         _strips(rows[rows["load"].notna() | rows["q50"].notna()], tips),
     ]
     keys = [("middle", "load"), ("ahead", "forecast"), ("ahead-band", "80 % interval")]
@@ -174,16 +169,17 @@ def draw_bars(rows: pd.DataFrame, name: str, value: str, by: str, label: str) ->
     """Draw a share of time by name, one bar for each value of `by`."""
     names, kinds = list(dict.fromkeys(rows[name])), list(dict.fromkeys(rows[by]))
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
-    encoding = {
-        "y": {"field": name, "type": "nominal", "sort": names, "axis": _names_axis(names)},
-        "yOffset": {"field": by, "type": "nominal", "sort": kinds},
-        "x": {"field": value, "type": "quantitative", "axis": {"format": "~%", "title": None, "tickCount": 5}},
-        "color": {"field": by, "type": "nominal", "sort": kinds, "legend": legend},
-        "tooltip": _tips({name: name, by: by, "text": "of the time"}),
-    }
+    bars = _layer(
+        "bar",
+        y={"field": name, "type": "nominal", "sort": names, "axis": _names_axis(names)},
+        yOffset={"field": by, "type": "nominal", "sort": kinds},
+        x={"field": value, "type": "quantitative", "axis": {"format": "~%", "title": None, "tickCount": 5}},
+        color={"field": by, "type": "nominal", "sort": kinds, "legend": legend},
+        tooltip=_tips({name: name, by: by, "text": "of the time"}),
+    )
     shown = rows[[name, by, value]].assign(text=rows[value].map(share))
     height = max(60, 14 * len(shown) + 8 * len(names))
-    return Chart(_spec(shown, [{"mark": "bar", "encoding": encoding}], height), label)
+    return Chart(_spec(shown, [bars], height), label)
 
 
 def _ranges(rows: pd.DataFrame, band: str, middle: str, y: Spec, tips: Mapping[str, str], limit: float) -> Spec:
@@ -194,9 +190,9 @@ def _ranges(rows: pd.DataFrame, band: str, middle: str, y: Spec, tips: Mapping[s
     steps = pd.concat([steps, ends, breaks]).sort_values("start", kind="stable").drop(columns="end")
     step = {"interpolate": "step-after"}
     layers = [
-        _layer({"type": "area", "style": band, **step}, x, _of("low", y), {"y2": {"field": "high"}}),
-        _layer({"type": "line", "style": middle, **step}, x, _of("middle", y)),
-        _layer({"type": "rule", "style": "limit"}, {"y": {"datum": limit}}),
+        _layer({"type": "area", "style": band, **step}, x=x, y=y | {"field": "low"}, y2={"field": "high"}),
+        _layer({"type": "line", "style": middle, **step}, x=x, y=y | {"field": "middle"}),
+        _layer({"type": "rule", "style": "limit"}, y={"datum": limit}),
         _strips(rows, tips),
     ]
     return _spec(steps, layers)
@@ -205,9 +201,15 @@ def _ranges(rows: pd.DataFrame, band: str, middle: str, y: Spec, tips: Mapping[s
 def _strips(rows: pd.DataFrame, tips: Mapping[str, str]) -> Spec:
     """Return the layer that shows the tooltip of a bin anywhere above or below it."""
     under = {"name": "under", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
-    height = {"y": {"value": 0}, "y2": {"value": "height"}, "x2": {"field": "end"}, "tooltip": _tips(tips)}
-    opacity = {"condition": {"param": "under", "empty": False, "value": 0.12}, "value": 0}
-    layer = _layer({"type": "rect", "style": "strip"}, _x(rows), height, {"opacity": opacity})
+    layer = _layer(
+        {"type": "rect", "style": "strip"},
+        x=_x(rows),
+        x2={"field": "end"},
+        y={"value": 0},
+        y2={"value": "height"},
+        tooltip=_tips(tips),
+        opacity={"condition": {"param": "under", "empty": False, "value": 0.12}, "value": 0},
+    )
     return {"data": _data(rows[["start", "end", *tips]]), "params": [under], **layer}
 
 
@@ -229,8 +231,8 @@ def _data(rows: pd.DataFrame) -> Spec:
     return {"values": text, "format": {"type": "csv", "parse": dict.fromkeys(numbers, "number")}}
 
 
-def _layer(mark: Spec, *channels: Spec) -> Spec:
-    return {"mark": mark, "encoding": {name: channel for each in channels for name, channel in each.items()}}
+def _layer(mark: str | Spec, **channels: Spec | list[Spec]) -> Spec:
+    return {"mark": mark, "encoding": channels}
 
 
 def _x(rows: pd.DataFrame) -> Spec:
@@ -239,7 +241,7 @@ def _x(rows: pd.DataFrame) -> Spec:
     scale = {"type": "utc", "domainMin": first, "domainMax": last, "nice": False}
     ticks = {"labelExpr": _HOURS, "labelOverlap": True, "tickCount": {"expr": f"{_NARROW} ? 4 : 9"}}
     axis = {"title": None, "grid": False, **ticks}
-    return {"x": {"field": "start", "type": "temporal", "scale": scale, "axis": axis}}
+    return {"field": "start", "type": "temporal", "scale": scale, "axis": axis}
 
 
 def _y(
@@ -247,10 +249,6 @@ def _y(
 ) -> Spec:
     scale = {"domainMax": top} | ({"domainMin": bottom} if bottom is not None else {"zero": title is not None})
     return {"type": "quantitative", "scale": scale, "axis": {"title": title, "tickCount": 5, **(axis or {})}}
-
-
-def _of(field: str, y: Spec) -> Spec:
-    return {"y": {"field": field, **y}}
 
 
 def _names_axis(names: Sequence[str]) -> Spec:
