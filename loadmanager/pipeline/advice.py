@@ -87,6 +87,10 @@ class BusyBundle:
     msg_rate: float
     throughput: float
 
+    @property
+    def carried(self) -> tuple[int, int, float, float]:
+        return self.topics, self.sessions, self.msg_rate, self.throughput
+
 
 def _write_advice(run: JobRun) -> None:
     run.require_days()
@@ -187,10 +191,14 @@ def advise_namespace(bundles: Sequence[BusyBundle], settings: PlannerSettings, u
     """Advise on the present bundles of a namespace, by range; the history ends at `until_ms`."""
     namespace = namespace_of(bundles[0].name)
     hours = {bundle.name: bundle.hours for bundle in bundles}
-    shape = [_merge_candidate(bundle, until_ms) for bundle in bundles]
-    whole = _with_gaps(shape)
+    whole = _with_gaps([_merge_candidate(bundle, until_ms) for bundle in bundles])
+    candidates = [_split_candidate(bundle) for bundle in bundles]
+    halves = SPLIT_ALGORITHMS["range_equally_divide"]
+    splits = find_for_modular(
+        candidates, {namespace: len(whole)}, lambda _, own: halves(own, (), (), settings), settings
+    )
     found = []
-    for verdict in _judge_splits(shape, len(whole), settings):
+    for verdict in splits.verdicts:
         kind = SPLIT if verdict.acted else _WHY_NOT.get(verdict.verdict)
         if kind is not None and (kind != UNSPLITTABLE or "above" in verdict.why):
             found.append(_advise_bundle(kind, verdict, hours[verdict.subject]))
@@ -204,23 +212,13 @@ def _advise_bundle(kind: str, verdict: Verdict, hours: int) -> Advice:
     return Advice(kind, verdict.subject, text, {"reason": str(verdict.verdict), "hours": hours, **verdict.why})
 
 
-def _judge_splits(bundles: Iterable[MergeCandidate], count: int, settings: PlannerSettings) -> tuple[Verdict, ...]:
-    """Apply the leader's rule to a namespace with `count` bundles."""
-    halves = SPLIT_ALGORITHMS["range_equally_divide"]
-    candidates = [
-        SplitCandidate(
-            each.name, BundleName.parse_any(each.name).range, each.topics, each.sessions, each.msg_rate, each.throughput
-        )
-        for each in bundles
-    ]
-    counts = {namespace_of(each.name): count for each in candidates}
-    return find_for_modular(candidates, counts, lambda _, own: halves(own, (), (), settings), settings).verdicts
+def _split_candidate(bundle: BusyBundle) -> SplitCandidate:
+    return SplitCandidate(bundle.name, BundleName.parse_any(bundle.name).range, *bundle.carried)
 
 
 def _merge_candidate(bundle: BusyBundle, until_ms: int) -> MergeCandidate:
     owner, age_s = Registration(BrokerId(bundle.owner), 0), (until_ms - bundle.since_ms) / 1000
-    carried = bundle.topics, bundle.sessions, bundle.msg_rate, bundle.throughput
-    return MergeCandidate(bundle.name, owner, *carried, age_s=age_s)
+    return MergeCandidate(bundle.name, owner, *bundle.carried, age_s=age_s)
 
 
 def _with_gaps(bundles: Sequence[MergeCandidate]) -> list[MergeCandidate]:

@@ -23,7 +23,6 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import IntArray
 from loadmanager.errors import PipelineError, ScenarioError
-from loadmanager.history.gaps import Gap
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.broker_cost import CostModel
@@ -229,7 +228,11 @@ def find_stretches(whatif: WhatIf, history: History, ranges: Ranges) -> tuple[li
         raise nothing_in(history, BROKER_REPORTS, from_ms, to_ms)
     from_ms = int(at_ms[0]) if from_ms is None else from_ms
     to_ms = int(at_ms[-1]) + 1 if to_ms is None else to_ms
-    missing = [*_silences(at_ms, from_ms, to_ms), *_marked(ranges.gaps())]
+    gaps = (gap for gap in ranges.gaps() if gap.to_ms - gap.from_ms > HOLD_S * 1000)
+    missing = [
+        *_silences(at_ms, from_ms, to_ms),
+        *((gap.from_ms, gap.to_ms, f"a gap in the history: {gap.why}") for gap in gaps),
+    ]
     left_out = [
         f"{format_range(max(start, from_ms), min(end, to_ms))}: {why}"
         for start, end, why in missing
@@ -258,13 +261,6 @@ def _silences(at_ms: IntArray, from_ms: int, to_ms: int) -> Iterator[tuple[int, 
     ends = np.concatenate([[from_ms - hold_ms], at_ms, [to_ms]])
     for last in np.flatnonzero(np.diff(ends) > 2 * hold_ms).tolist():
         yield int(ends[last]) + hold_ms, int(ends[last + 1]), "no broker reported"
-
-
-def _marked(gaps: Iterable[Gap]) -> Iterator[tuple[int, int, str]]:
-    """Yield gaps that leaders have marked and that are longer than a report holds."""
-    for gap in gaps:
-        if gap.to_ms - gap.from_ms > HOLD_S * 1000:
-            yield gap.from_ms, gap.to_ms, f"a gap in the history: {gap.why}"
 
 
 def _without(from_ms: int, to_ms: int, missing: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
