@@ -105,15 +105,10 @@ def write_recommended(directory: Directory, text: str | None) -> None:
 
 def _whatif(run: JobRun) -> WhatIf:
     """Return the scenarios, by default of the last days, in the range of the run unless they have their own."""
-    if run.job.whatif is None:
+    whatif, begin, end = run.job.whatif, _moment(run.job.from_ms), _moment(run.job.to_ms)
+    if whatif is None:
         return default_whatif(*run.history.range)
-    asked = {"begin": run.job.from_ms, "end": run.job.to_ms}
-    missing = {
-        key: _moment(at_ms)
-        for key, at_ms in asked.items()
-        if at_ms is not None and getattr(run.job.whatif, key) is None
-    }
-    return run.job.whatif.model_copy(update=missing)
+    return whatif.model_copy(update={"begin": whatif.begin or begin, "end": whatif.end or end})
 
 
 def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
@@ -135,8 +130,8 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
     return parse_as(WhatIf, content, "what is tried by default")
 
 
-def _moment(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
+def _moment(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def require_known(run: JobRun) -> None:
