@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from scipy.optimize import nnls
 
@@ -29,6 +29,7 @@ from loadmanager.pipeline.datasets import schema_of
 RESOURCE_NAMES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 PREDICTORS = (*LOAD_COLUMNS, "topics")
 USAGES, LIMITS = RESOURCE_COLUMNS[0::2], RESOURCE_COLUMNS[1::2]
+_CLASS = [f"class_{name}" for name in LIMITS]
 
 COST_MODELS = schema_of("cost_models")
 
@@ -81,7 +82,7 @@ def fit_class(reports: Reports, given: CostModel = _GIVEN) -> tuple[ResourceFit,
     return tuple(_fit_resource(reports, resource, given) for resource in range(RESOURCES))
 
 
-def cost_models(broker_reports: DataFrame, given: CostModel = _GIVEN) -> DataFrame:
+def cost_models(broker_reports: DataFrame) -> DataFrame:
     """Make the table `cost_models` from broker reports."""
 
     def fit(key: tuple[float, ...], rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,13 +92,12 @@ def cost_models(broker_reports: DataFrame, given: CostModel = _GIVEN) -> DataFra
             rows[list(USAGES)].to_numpy(dtype=np.float64),
             rows[list(LIMITS)].to_numpy(dtype=np.float64),
         )
-        name, fits = class_name(key), fit_class(reports, given)
-        found = [(name, *each[:2], *each.coefficients, *each[3:]) for each in fits]
+        found = [(class_name(key), *each[:2], *each.coefficients, *each[3:]) for each in fit_class(reports)]
         return pd.DataFrame(found, columns=COST_MODELS.names)
 
-    wanted = ["at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES]
-    limits: list[Column] = [f.round(f.col(name)).alias(f"class_{name}") for name in LIMITS]
-    return _thinned(broker_reports.select(*wanted), limits).groupBy(*limits).applyInPandas(fit, COST_MODELS)
+    reports = broker_reports.select("at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES)
+    classified = reports.withColumns({f"class_{name}": f.round(name) for name in LIMITS})
+    return _thinned(classified).groupBy(*_CLASS).applyInPandas(fit, COST_MODELS)
 
 
 def class_name(limits: Iterable[float]) -> str:
@@ -196,11 +196,8 @@ def _errors(model: FloatArray, predictors: FloatArray, used: FloatArray) -> tupl
     return r2, float(np.mean(np.abs(wrong[some]) / used[some])) if some.any() else None
 
 
-def _thinned(reports: DataFrame, limits: list[Column]) -> DataFrame:
+def _thinned(reports: DataFrame) -> DataFrame:
     """Sample about `MOST_REPORTS` of each class by hash."""
-    names = [f"class_{name}" for name in LIMITS]
-    keyed = reports.withColumns(dict(zip(names, limits, strict=True)))
-    counts = keyed.groupBy(*names).agg(f.ceil(f.count("*") / MOST_REPORTS).alias("one_in"))
+    counts = reports.groupBy(*_CLASS).agg(f.ceil(f.count("*") / MOST_REPORTS).alias("one_in"))
     hashed = f.pmod(f.xxhash64("broker", "at_ms"), f.col("one_in"))
-    kept = keyed.join(f.broadcast(counts), names).where(hashed == 0)
-    return kept.select(*reports.columns)
+    return reports.join(f.broadcast(counts), _CLASS).where(hashed == 0)
