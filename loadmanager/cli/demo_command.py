@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, fail
 from loadmanager.cli.text.text_tables import find_program
 from loadmanager.dev.demo.demo_monitor import DemoState, print_summary, show_lines
 from loadmanager.dev.demo.demo_settings import DemoSettings
@@ -22,7 +22,6 @@ from loadmanager.dev.demo.demo_summary import DemoSummary
 from loadmanager.dev.demo.director import run_demo
 from loadmanager.errors import LoadManagerError
 
-EXIT_INTERRUPTED = 130
 _HISTORY = "demo-history"
 
 

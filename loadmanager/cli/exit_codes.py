@@ -7,6 +7,7 @@ from typing import NoReturn
 
 EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
+EXIT_INTERRUPTED = 130
 
 
 def fail(message: str, code: int) -> NoReturn:

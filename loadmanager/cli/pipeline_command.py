@@ -22,7 +22,7 @@ from rich.console import Console
 
 from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
-from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, EXIT_INTERRUPTED, fail
 from loadmanager.cli.range_options import From, To, read_range
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.text_tables import write_lines
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from loadmanager.pipeline.step import Summary
     from loadmanager.pipeline.whatif_file import WhatIf
 
-EXIT_INTERRUPTED = 130
 _LEARNED = "/loadbalance/v1/learned"
 
 pipeline = group("What a fleet learns from its own history, on Spark.")

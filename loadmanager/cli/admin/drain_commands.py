@@ -21,8 +21,8 @@ import typer
 
 from loadmanager.cli.admin.answer_text import list_blocked, summarize_drain
 from loadmanager.cli.admin.node_requests import AdminRequest, NodeRefusedError, NoNodeReachableError, Service, get, put
-from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Broker, Procedure, show_json
-from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.admin.request_command import Broker, Procedure, show_json
+from loadmanager.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, fail
 from loadmanager.cli.text.numbers import format_duration, format_quantity, read_duration
 
 EXIT_TIMEOUT = 4

@@ -32,6 +32,7 @@ from loadmanager.cli.connection_options import (
     given_token,
     words_to_repeat,
 )
+from loadmanager.cli.exit_codes import EXIT_INTERRUPTED
 from loadmanager.cli.text.text_tables import write_nowhere
 from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
 
@@ -40,7 +41,6 @@ Procedure = Callable[[Service], None]
 
 Made = TypeVar("Made", bound=AdminRequest | Procedure)
 
-EXIT_INTERRUPTED = 130
 _EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
 
 _Urls = Annotated[
