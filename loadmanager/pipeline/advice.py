@@ -114,7 +114,6 @@ STEP = Step(
 def advice(
     settings: PlannerSettings, bundle_windows: DataFrame, reported_by: DataFrame, broker_reports: DataFrame
 ) -> DataFrame:
-    """Make the table `advice`."""
     last = last_limits(broker_reports).orderBy("broker")
     limits = {row["broker"]: [row[name] or 0.0 for name in LIMITS] for row in _rows(last)}
     found = [

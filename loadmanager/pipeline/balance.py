@@ -109,9 +109,8 @@ def hot_bundles(bundle_windows: DataFrame, most: int = _HOTTEST) -> DataFrame:
     return require(daily.withColumns(figures).where((f.col("rank") <= most) & (f.col("load") > 0)), "hot_bundles")
 
 
-def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataFrame:
+def flapping(moves: DataFrame, settings: PlannerSettings) -> DataFrame:
     """Count moves, returns and thrash of each bundle, by the rules of the leader (`core.planning.churn`)."""
-    rules = settings or PlannerSettings()
     detail = {
         name: f.get_json_object("detail", f"$.{name}") for name in ("share", "isOwn", "atS", "source", "destination")
     }
@@ -125,7 +124,7 @@ def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataF
     )
 
     def counted(of_bundle: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame([_counted(of_bundle.sort_values(list(ORDER)), rules)])
+        return pd.DataFrame([_counted(of_bundle.sort_values(list(ORDER)), settings)])
 
     return require(done.groupBy("bundle").applyInPandas(counted, schema_of("flapping")), "flapping")
 

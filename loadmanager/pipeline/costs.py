@@ -21,12 +21,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from scipy.optimize import nnls
 
-from loadmanager.core.model.load import RESOURCES, BoolArray, FloatArray
+from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.history.table_schemas import LOAD_COLUMNS, RESOURCE_COLUMNS
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import RESOURCES, schema_of
 
-RESOURCE_NAMES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 PREDICTORS = (*LOAD_COLUMNS, "topics")
 USAGES, LIMITS = RESOURCE_COLUMNS[0::2], RESOURCE_COLUMNS[1::2]
 _CLASS = [f"class_{name}" for name in LIMITS]
@@ -78,13 +77,10 @@ class ResourceFit(NamedTuple):
 
 
 def fit_class(reports: Reports, given: CostModel = _GIVEN) -> tuple[ResourceFit, ...]:
-    """Fit each resource of a class of brokers."""
-    return tuple(_fit_resource(reports, resource, given) for resource in range(RESOURCES))
+    return tuple(_fit_resource(reports, resource, given) for resource in range(len(RESOURCES)))
 
 
 def cost_models(broker_reports: DataFrame) -> DataFrame:
-    """Make the table `cost_models` from broker reports."""
-
     def fit(key: tuple[float, ...], rows: pd.DataFrame) -> pd.DataFrame:
         rows = rows.sort_values(["at_ms", "broker"], kind="stable")
         reports = Reports(
@@ -122,7 +118,7 @@ def known_cost(models: pa.Table) -> CostModel:
         return CostModel()
     chosen = min(rows, key=lambda row: (-row["reports"], row["broker_class"]))["broker_class"]
     by_resource = {row["resource"]: row for row in rows if row["broker_class"] == chosen}
-    ordered = [by_resource[name] for name in RESOURCE_NAMES]
+    ordered = [by_resource[name] for name in RESOURCES]
     return CostModel(
         base=tuple(float(row["base"]) for row in ordered),
         coefficients=tuple(tuple(float(row[name]) for name in PREDICTORS) for row in ordered),
@@ -133,7 +129,7 @@ def _fit_resource(reports: Reports, resource: int, given: CostModel) -> Resource
     kept = reports.usable(resource)
     predictors, used = reports.predictors[kept], reports.usage[kept, resource]
     old = np.array([given.base[resource], *given.coefficients[resource]])
-    chosen = ResourceFit(RESOURCE_NAMES[resource], float(old[0]), tuple(old[1:].tolist()), len(used))
+    chosen = ResourceFit(RESOURCES[resource], float(old[0]), tuple(old[1:].tolist()), len(used))
     why = _unfit(predictors, used)
     if why:
         return chosen._replace(why=f"the default model is kept: {why}")

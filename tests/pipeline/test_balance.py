@@ -217,7 +217,7 @@ def test_returns_and_thrash_equal_those_counted_by_the_leader(spark: SparkSessio
     ]
     moves = [done(at, number, source, to, share, own=own) for at, number, source, to, share, own in script]
     url = history_of(tmp_path, [*moves, (5_000_000, reported("a", {}))])
-    found = {row["bundle"]: row for row in rows_of(flapping(HistoryTables(spark, url).frame(MOVES)))}
+    found = {row["bundle"]: row for row in rows_of(flapping(HistoryTables(spark, url).frame(MOVES), PlannerSettings()))}
     settings = PlannerSettings()
     for number in (1, 2, 3):
         state: dict[str, Any] = {}
@@ -245,7 +245,7 @@ def test_return_to_a_restarted_broker_is_not_counted(spark: SparkSession, tmp_pa
         detail={"atS": 60, "isOwn": True, "share": 0.1, "source": ["b:8080", 1], "destination": ["a:8080", 2]},
     )  # fmt: skip
     url = history_of(tmp_path, [there, (60_000, back)])
-    (row,) = rows_of(flapping(HistoryTables(spark, url).frame(MOVES)))
+    (row,) = rows_of(flapping(HistoryTables(spark, url).frame(MOVES), PlannerSettings()))
     assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
 
 

@@ -11,13 +11,12 @@ writes its own, so each can be run again alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from loadmanager.pipeline import advice, balance, capacity, ingest
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.steps import forecast, report, whatif
 
-STEPS: Mapping[str, Step] = MappingProxyType(
-    {each.STEP.name: each.STEP for each in (ingest, balance, forecast, capacity, advice, whatif, report)}
-)
+STEPS: Mapping[str, Step] = {
+    each.STEP.name: each.STEP for each in (ingest, balance, forecast, capacity, advice, whatif, report)
+}
 """By name, in their order."""
