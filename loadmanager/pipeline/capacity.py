@@ -29,7 +29,7 @@ from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 from loadmanager.pipeline.costs import cost_models, known_cost, last_limits
 from loadmanager.pipeline.datasets import METRICS, schema_of
-from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
+from loadmanager.pipeline.forecast.models import QUANTILES, quantiles_of, shrink
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
 from loadmanager.pipeline.step import NoResult, Step
 
@@ -199,7 +199,7 @@ def _by_weekday(days: IntArray, off: FloatArray) -> FloatArray:
     weekday = (days + _THURSDAY) % _WEEK
     apart = np.full((_WEEK, len(off)), np.nan)
     apart[weekday, np.arange(len(off))] = off
-    return drawn_towards(*quantiles_of(apart), everything)
+    return shrink(*quantiles_of(apart), everything)
 
 
 def capacity(

@@ -124,10 +124,10 @@ def _recommend(fleet: str, rows: pd.DataFrame) -> Recommendation:
     days = _means_by("day", rows[rows["day"].isin(whole)])
     choice, forward = _choose(days), _walk_forward(days)
     if forward.helps or (forward.helps is None and choice.is_shown):
-        about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.said, forward.said]
+        about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.reasons, forward.sentence]
         return Recommendation(fleet, choice.chosen, tuple(about), len(whole), seeds)
     why = f"{NOTHING}: what was best so far is no better on the next day."
-    return Recommendation(fleet, None, (why, forward.said), len(whole), seeds)
+    return Recommendation(fleet, None, (why, forward.sentence), len(whole), seeds)
 
 
 def recommended_yaml(recommendation: Recommendation, settings: Settings, source: Iterable[str]) -> str:
@@ -197,12 +197,12 @@ class _Choice(NamedTuple):
     """Choice by the rules: the configuration, a sentence on the others, and whether all are shown equal or worse."""
 
     chosen: str
-    said: list[str]
+    reasons: list[str]
     is_shown: bool
 
 
 def _choose(days: pd.DataFrame) -> _Choice:
-    left, said, is_shown = list(days[FULL].columns), list[str](), True
+    left, reasons, is_shown = list(days[FULL].columns), list[str](), True
     for metric in _DECIDE:
         best = str(days[metric][left].mean().idxmin())
         behind = {name: interval((days[metric][name] - days[metric][best]).to_numpy()) for name in left}
@@ -212,12 +212,12 @@ def _choose(days: pd.DataFrame) -> _Choice:
                 is_worse = behind[name].shows(MARGINS[metric]) is Significance.WORSE
                 is_shown = is_shown and is_worse
                 how = "is worse than" if is_worse else "is not shown equal to"
-                said.append(f"{name} {how} {best} in {metric}: {_text(behind[name])}.")
+                reasons.append(f"{name} {how} {best} in {metric}: {_text(behind[name])}.")
         left = kept
     chosen = min(left, key=lambda name: [days[metric][name].mean() for metric in (RETURNS, MOVED, CLIENTS)])
     others = [name for name in left if name != chosen]
-    said += [f"Shown equal, and no calmer: {', '.join(others)}."] if others else []
-    return _Choice(chosen, said, is_shown)
+    reasons += [f"Shown equal, and no calmer: {', '.join(others)}."] if others else []
+    return _Choice(chosen, reasons, is_shown)
 
 
 def _is_equal(behind: MeanDifference, margin: float) -> bool:
@@ -229,7 +229,7 @@ class _Forward(NamedTuple):
     """Result of walk-forward validation: better or worse than the mean of all, None for no difference."""
 
     helps: bool | None
-    said: str
+    sentence: str
 
 
 def _walk_forward(days: pd.DataFrame) -> _Forward:
@@ -242,11 +242,11 @@ def _walk_forward(days: pd.DataFrame) -> _Forward:
     mean = {metric: float(days[metric].iloc[_LEARNT_BY:].to_numpy().mean()) for metric in _DECIDE}
     matters = (metric for metric in _DECIDE if abs(ours[metric] - mean[metric]) > MARGINS[metric])
     decisive = next(matters, None)
-    said = (
+    sentence = (
         f"On the {len(picked)} days that came next: {_figures(ours)} with what the days before would have chosen"
         f" ({', '.join(dict.fromkeys(picked))}), {_figures(mean)} with all of them on the mean."
     )
-    return _Forward(None if decisive is None else ours[decisive] < mean[decisive], said)
+    return _Forward(None if decisive is None else ours[decisive] < mean[decisive], sentence)
 
 
 def _about(rows: pd.DataFrame) -> Iterable[str]:

@@ -62,12 +62,12 @@ def quantiles_of(values: FloatArray, levels: FloatArray = LEVELS) -> tuple[Float
     return found, np.sum(~np.isnan(values), axis=-1)
 
 
-def drawn_towards(own: FloatArray, count: IntArray, towards: FloatArray) -> FloatArray:
+def shrink(own: FloatArray, count: IntArray, towards: FloatArray) -> FloatArray:
     weight = count / (count + _SHRINKAGE)
     return np.where(count > 0, weight * np.nan_to_num(own) + (1 - weight) * towards, towards)
 
 
-def carried_on(values: FloatArray, period: int) -> FloatArray:
+def forward_fill(values: FloatArray, period: int) -> FloatArray:
     """Fill unknown values with the latest known one a whole number of periods earlier."""
     phase = np.arange(values.shape[1]) % period
     return np.asarray(pd.DataFrame(values.T).groupby(phase).ffill().to_numpy().T)
@@ -91,22 +91,22 @@ class ForecastHours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """Persistence: the value one or more whole periods before. `carried` is the panel with its gaps filled by it."""
+    """Persistence: the value one or more whole periods before. `filled` is the panel with its gaps filled by it."""
 
     panel: Panel
     period: int
-    carried: FloatArray
+    filled: FloatArray
 
     @classmethod
     def of(cls, panel: Panel, period: int) -> Baseline:
-        return cls(panel, period, carried_on(panel.load, period))
+        return cls(panel, period, forward_fill(panel.load, period))
 
     def forecast(self, fit_until: int, asked: ForecastHours) -> FloatArray:
         """Return (3, series, targets), with the quantiles of the errors before `fit_until`."""
         lag = self._periods(asked.ahead)
-        errors = self.panel.load[:, lag:fit_until] - self.carried[:, : max(fit_until - lag, 0)]
+        errors = self.panel.load[:, lag:fit_until] - self.filled[:, : max(fit_until - lag, 0)]
         spread, _ = quantiles_of(errors) if errors.shape[1] else (np.full((3, len(errors)), np.nan), None)
-        point = columns_at(self.carried, asked.targets - self._periods(asked.targets - asked.origins))
+        point = columns_at(self.filled, asked.targets - self._periods(asked.targets - asked.origins))
         around = np.stack([np.minimum(spread[0], 0), 0 * spread[MEDIAN], np.maximum(spread[2], 0)])
         return np.asarray(np.maximum(point + around[..., np.newaxis], 0))
 
@@ -119,14 +119,14 @@ class Baseline:
 class Season:
     """The season: `median` (series, 168) and the distance `off` (series, hours) of each hour from it.
 
-    `carried` is the last known distance. From `far` (series, 1) on a distance is unusually far.
+    `filled` is the last known distance. From `far` (series, 1) on a distance is unusually far.
     """
 
     panel: Panel
     fit_until: int
     median: FloatArray
     off: FloatArray
-    carried: FloatArray
+    filled: FloatArray
     far: FloatArray
 
     @classmethod
@@ -135,7 +135,7 @@ class Season:
         median = seasonal_quantiles(Panel(panel.load[:, :fit_until], panel.first_hour))[MEDIAN]
         off = panel.load - median[:, panel.hour_of_week(np.arange(panel.hours))]
         far, _ = quantiles_of(np.abs(off[:, :fit_until]), np.array([_FAR]))
-        return cls(panel, fit_until, median, off, carried_on(off, 1), far[0][:, np.newaxis])
+        return cls(panel, fit_until, median, off, forward_fill(off, 1), far[0][:, np.newaxis])
 
     def forecast(self, asked: ForecastHours) -> FloatArray:
         """Return (3, series, targets), from the season and the distance of the latest known hour from it."""
@@ -147,7 +147,7 @@ class Season:
         spread = seasonal_quantiles(Panel(errors, self.panel.first_hour))
         usual = spread[MEDIAN].mean(axis=1, keepdims=True)
         hours = self.panel.hour_of_week(asked.targets)
-        latest = columns_at(self.carried, asked.origins)
+        latest = columns_at(self.filled, asked.origins)
         point = self.median[:, hours] + np.where(self._is_far(latest), far, near) * latest + usual
         around = spread - spread[MEDIAN]
         return np.asarray(np.maximum(point + around[:, :, hours], 0))
@@ -193,12 +193,12 @@ def seasonal_quantiles(panel: Panel) -> FloatArray:
     padded[:, before : before + panel.hours] = panel.load
     by_day = padded.reshape(series, weeks, _DAYS, DAY)
     everything, _ = quantiles_of(padded)
-    all_days = drawn_towards(*_of_hours(by_day), everything[..., np.newaxis])
-    working = drawn_towards(*_of_hours(by_day[:, :, :_WORKING_DAYS]), all_days)
-    free = drawn_towards(*_of_hours(by_day[:, :, _WORKING_DAYS:]), all_days)
+    all_days = shrink(*_of_hours(by_day), everything[..., np.newaxis])
+    working = shrink(*_of_hours(by_day[:, :, :_WORKING_DAYS]), all_days)
+    free = shrink(*_of_hours(by_day[:, :, _WORKING_DAYS:]), all_days)
     such_days = np.concatenate([np.tile(working, _WORKING_DAYS), np.tile(free, _DAYS - _WORKING_DAYS)], axis=-1)
     by_week = np.swapaxes(padded.reshape(series, weeks, WEEK), 1, 2)
-    return drawn_towards(*quantiles_of(by_week), such_days)
+    return shrink(*quantiles_of(by_week), such_days)
 
 
 def _of_hours(by_day: FloatArray) -> tuple[FloatArray, IntArray]:

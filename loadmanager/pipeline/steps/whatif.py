@@ -38,17 +38,17 @@ _TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedd
 _FIRST_ROUND_S = 30.0
 
 
-def try_out(run: JobRun) -> None:
+def replay_scenarios(run: JobRun) -> None:
     from_ms, to_ms = run.summary.from_ms, run.summary.to_ms = run.history.range
     if run.job.whatif is None and (missing := missing_day(to_ms - from_ms)):
-        _try_nothing(run, missing)
+        _skip(run, missing)
         return
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
     ranges = Ranges(run.spark, run.job.history, on_fault)
     planned = _plan(run, whatif, History(run.job.history), ranges)
     if missing := missing_day(planned.replayed_ms):
-        _try_nothing(run, missing)
+        _skip(run, missing)
         return
     run.write("scenarios", play(planned, ranges))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
@@ -76,7 +76,7 @@ def missing_day(replayed_ms: int) -> str | None:
     return f"{NOTHING}: needs 1 day of history (at least {WHOLE_DAY_HOURS} hours), has {hours:.1f} hours."
 
 
-def _try_nothing(run: JobRun, why: str) -> None:
+def _skip(run: JobRun, why: str) -> None:
     for table in ("scenarios", "league", "paired_differences", "recommendation"):
         run.clear(table)
     write_recommended(Directory.of(run.job.out), None)
@@ -146,7 +146,7 @@ def require_known(run: JobRun) -> None:
 
 STEP = Step(
     "whatif",
-    try_out,
+    replay_scenarios,
     writes=("cost_models", "scenarios", "league", "paired_differences", "recommendation"),
     check=require_known,
 )
