@@ -191,10 +191,10 @@ def _session(
 
 
 def _read_whatif(path: Path) -> WhatIf:
-    from loadmanager.lab.simulate.scenario import parse_file  # noqa: PLC0415 - only for this option
+    from loadmanager.cli.scenario_file import read_scenario_file  # noqa: PLC0415 - only for this option
     from loadmanager.pipeline.whatif_file import WhatIf  # noqa: PLC0415 - as above
 
-    return parse_file(WhatIf, path)
+    return read_scenario_file(WhatIf, path)
 
 
 def _known_steps(steps: Sequence[str] | None) -> list[str]:

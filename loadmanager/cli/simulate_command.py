@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.scenario_file import read_scenario_file
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.text_tables import format_table, get_terminal_width, wrap_text, write_lines
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import Series, read_series
 from loadmanager.lab.simulate import world
-from loadmanager.lab.simulate.scenario import Scenario, parse_file, parse_yaml
+from loadmanager.lab.simulate.scenario import Scenario, parse_yaml
 from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, run, settings_for
 
@@ -297,7 +298,7 @@ def load_scenario(name: str) -> tuple[Scenario, Path]:
     """
     path = Path(name)
     if path.suffix in _SUFFIXES or path.is_file():
-        return parse_file(Scenario, path), path.parent
+        return read_scenario_file(Scenario, path), path.parent
     known = packaged_scenarios()
     if name not in known:
         raise ScenarioError(f"{name}: no file, and no scenario of that name; there are {', '.join(known)}")

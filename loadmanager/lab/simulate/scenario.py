@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
@@ -413,16 +412,6 @@ P = TypeVar("P", bound=Part)
 def parse_scenario(content: object, where: str) -> Scenario:
     """Parse the content of a YAML file. Raises `ScenarioError`, which names file, key and allowed values."""
     return parse_as(Scenario, content, where)
-
-
-def parse_file(model: type[P], path: Path) -> P:
-    """Parse a YAML file as this model; raises as `parse_scenario`."""
-    try:
-        return parse_yaml(model, path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"{path}: not UTF-8 text") from None
 
 
 def parse_yaml(model: type[P], text: str, where: str) -> P:
