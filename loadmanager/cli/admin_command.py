@@ -31,7 +31,7 @@ _URL = "http://127.0.0.1:8085"
 def _status_lines(status: Json, _: int | None) -> list[str]:
     """Format the status of the process, with each obstacle in a line of its own."""
     age_s = status["oldestReportS"]
-    unserved = "it has clients, and nobody owns it; a lookup of one of its topics places it"
+    unserved = "it has clients, and no owner; a lookup of one of its topics assigns it"
     brokers, bundles = format_quantity(status["brokers"], "broker"), format_quantity(status["bundles"], "bundle")
     figures = {
         "mode": status["mode"],
@@ -39,7 +39,7 @@ def _status_lines(status: Json, _: int | None) -> list[str]:
         "Pulsar's leader": status["pulsarsLeader"] or "none",
         "Pulsar sheds by itself": "yes" if status["pulsarSheds"] else "no",
         "oldest report": "none yet" if age_s is None else f"{age_s:.0f} s old",
-        "failures in succession": f"{status['failures']}{', stopped until go-on' if status['stopped'] else ''}",
+        "failures in succession": f"{status['failures']}{', stopped until resume' if status['stopped'] else ''}",
         "misses": status["misses"],
         "acts": "yes" if status["acting"] else "no",
     }
@@ -74,10 +74,10 @@ def scores() -> AdminRequest:
     return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
 
 
-@command(PULSAR, "go-on", default_url=_URL)
-def go_on() -> AdminRequest:
+@command(PULSAR, "resume", default_url=_URL)
+def resume() -> AdminRequest:
     """Act again after repeated failed moves."""
-    return post(f"{_BASE}/go-on")
+    return post(f"{_BASE}/resume")
 
 
 admin = group("Ask and command a running service, as pulsar-admin does.")

@@ -114,7 +114,7 @@ async def _run_with_admin(settings: PulsarServiceSettings, listener: socket.sock
             log.warning("pulsar", warning=warning)
         live = PulsarSettings(broker_settings, settings)
         for fault in live.faults:
-            log.warning("setting_left_out", fault=fault)
+            log.warning("setting_ignored", fault=fault)
         store = await _open_state_store(settings, listener)
         try:
             await _serve(settings, live, store, admin, listener, ready_file)

@@ -55,7 +55,7 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
             ),
             read(_SCORES, self.scores, list[dict[str, Any]]),
             Operation("GET", f"{_SCORES}/table", self.table, AccessRole.READ, media_type=TEXT),
-            operate("POST", f"{_PULSAR}/go-on", self.go_on, statuses=(204, 409)),
+            operate("POST", f"{_PULSAR}/resume", self.resume, statuses=(204, 409)),
         ]
 
     async def status(self, request: web.Request) -> web.Response:
@@ -80,9 +80,9 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
         """Return the newest scores as text."""
         return await self._forwarder.run_on_leader(request, lambda: web.Response(text=self._node.scores.text()))
 
-    async def go_on(self, request: web.Request) -> web.Response:
+    async def resume(self, request: web.Request) -> web.Response:
         """Resume acting after failed moves."""
-        return await self._forwarder.run_on_leader(request, self._node.go_on)
+        return await self._forwarder.run_on_leader(request, self._node.resume)
 
 
 def make_pulsar_app(node: PulsarService) -> web.Application:

@@ -31,7 +31,7 @@ from loadmanager.pulsar.move_log import MoveLog
 
 _HOUR_S = 3600.0
 _LIMITS = frozenset(
-    {GuardrailReason.HOUR_IS_FULL, GuardrailReason.BROKERS_SETTLING, GuardrailReason.MOVES_KEEP_FAILING}
+    {GuardrailReason.HOURLY_LIMIT_REACHED, GuardrailReason.BROKERS_SETTLING, GuardrailReason.TOO_MANY_FAILURES}
 )
 """Verdicts against a round that time or an operator's command ends."""
 
@@ -126,7 +126,7 @@ class GuardrailFacts:
     def _ends_s(self, stop: Verdict, facts: ClusterFacts) -> float | None:
         if stop.verdict is GuardrailReason.BROKERS_SETTLING:
             return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
-        if stop.verdict is GuardrailReason.HOUR_IS_FULL:
+        if stop.verdict is GuardrailReason.HOURLY_LIMIT_REACHED:
             return self._move_log.history.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
         return None
 

@@ -43,7 +43,7 @@ class MoveLog:
 
     async def take_over(self) -> None:
         """Read the log of the last term; retries until the store answers. If the record is unreadable, `open_moves`
-        stays set until an operator calls `go_on`.
+        stays set until an operator calls `resume`.
         """
         self.history, self._written, self.open_moves = MoveHistory(), None, _UNREAD
         self._returned.clear()
@@ -52,7 +52,7 @@ class MoveLog:
             if data is not None:
                 self.history = decode_move_history(decode(data, self._record.path), self._record.path).at(time.time())
         except InvalidRecordError as error:
-            log.error("moves_unreadable", error=str(error))  # noqa: TRY400 - a state of the store, not of the code
+            log.error("move_record_unreadable", error=str(error))  # noqa: TRY400 - a state of the store, not of the code
             self.open_moves = str(error)
         else:
             left = len(self.history.in_progress)
@@ -64,7 +64,7 @@ class MoveLog:
             try:
                 return await self._record.read()
             except StoreError as error:
-                log.warning("moves_not_read", error=str(error))
+                log.warning("move_record_not_read", error=str(error))
             await asyncio.sleep(_AGAIN_S)
 
     async def begin(self, bundle: str, move: PendingMove) -> None:
@@ -117,7 +117,7 @@ class MoveLog:
         self.history = self.history.not_split()
         await self._write_with_retries()
 
-    async def go_on(self) -> None:
+    async def resume(self) -> None:
         """Reset the failures and drop an unreadable record, on an operator's command. Raises `NotLeaderError` or a
         `StoreError`.
         """
@@ -140,7 +140,7 @@ class MoveLog:
             try:
                 return await self._write()
             except StoreError as error:
-                log.warning("moves_not_written", error=str(error))
+                log.warning("move_record_not_written", error=str(error))
             await asyncio.sleep(_AGAIN_S)
 
     async def _write(self) -> None:

@@ -207,9 +207,9 @@ class PulsarService(Candidate):
             faults={**self._own_mirror.faults, **self.mirror.faults},
         )
 
-    async def go_on(self) -> None:
+    async def resume(self) -> None:
         """Act again after repeated failed moves. Raises `NotLeaderError` or a `StoreError`."""
-        await self.actuator.move_log.go_on()
+        await self.actuator.move_log.resume()
 
     def scrape(self) -> MetricSamples:
         """Return the metric samples. Must be called on the event loop."""
@@ -231,7 +231,7 @@ class PulsarService(Candidate):
         except (LoadManagerError, TimeoutError) as error:
             why = str(error) or f"no answer within {_GIVE_BACK_S:g} s"
         if undo_commands := self.take_over.undo_commands():
-            log.error("not_given_back", error=why, undo_commands=undo_commands)
+            log.error("pulsar_balancing_not_restored", error=why, undo_commands=undo_commands)
 
     # Changes
 

@@ -87,7 +87,7 @@ class TakeOver:
         if not self._before:
             return
         if self._settings.mode != "act":
-            log.warning("pulsars_balancing_was_left_off", undo_commands=self.undo_commands())
+            log.warning("pulsar_balancing_left_off", undo_commands=self.undo_commands())
         elif not self._settings.take_over:
             await self.give_back()
 
@@ -104,7 +104,7 @@ class TakeOver:
                 logged = ""
             except (PulsarRefusedError, PulsarUnreachableError, StoreError, InvalidRecordError) as error:
                 if str(error) != logged:
-                    log.warning("cannot_take_over", error=str(error))
+                    log.warning("pulsar_balancing_not_switched_off", error=str(error))
                 logged = str(error)
             await asyncio.sleep(_AGAIN_S)
 
@@ -122,7 +122,9 @@ class TakeOver:
                 await self._admin.set_dynamic(key, _OFF)
                 self._set.add(key)
                 before = self._before[key]
-                log.warning("took_over", key=key, before=before, undo_commands=[_undo_command(key, before)])
+                log.warning(
+                    "pulsar_balancing_switched_off", key=key, before=before, undo_commands=[_undo_command(key, before)]
+                )
 
     async def give_back(self) -> None:
         """Restore Pulsar's switches, and switch nothing off afterwards. Raises as `begin`."""
@@ -143,7 +145,7 @@ class TakeOver:
             await self._admin.delete_dynamic(key)
         else:
             await self._admin.set_dynamic(key, before)
-        log.info("gave_back", key=key, value=before)
+        log.info("pulsar_balancing_restored", key=key, value=before)
 
     async def _write(self, before: dict[str, str | None]) -> None:
         if before != self._before:

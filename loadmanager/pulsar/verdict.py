@@ -92,8 +92,8 @@ def _pulsar(facts: VerdictFacts) -> list[str]:
         ]
     selected = [verdict for verdict in pulsars.verdicts if "/" in verdict.subject] or pulsars.steps
     if selected:
-        return [f"Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: {len(selected)}."]
-    return ["Pulsar moves nothing: its strategy selects no bundle, as we work it out."]
+        return [f"Pulsar has moved nothing yet; its strategy selects bundles, as computed here: {len(selected)}."]
+    return ["Pulsar moves nothing: its strategy selects no bundle, as computed here."]
 
 
 def _ours(facts: VerdictFacts, steps: Sequence[Unload]) -> list[str]:

@@ -197,7 +197,7 @@ def test_n2_halving(lower: int, upper: int, boundary: int) -> None:
 def test_requested_split_ignores_load_and_is_shown_in_the_table() -> None:
     result = run([reported({TEN: stats(topics=1)})], "--split", "--bundle", TEN)
     assert "0x40000000" in result.stdout
-    assert "Split into 2 because it was asked for" in result.stdout
+    assert "Split into 2 because an operator ordered it" in result.stdout
 
 
 def test_topics_without_a_hash_use_the_hash_function_of_their_namespace() -> None:

@@ -290,7 +290,7 @@ def _owner_lines(content: Json, width: int | None) -> list[str]:
     owner, age_s = ownership["owner"], ownership["ageS"]
     place = f"is on {owner}" if owner else "has no owner"
     if ownership["destination"]:
-        place += f", on its way to {ownership['destination']}"
+        place += f", moving to {ownership['destination']}"
     if age_s is not None:
         place += f" for {format_duration(age_s)} ({ownership['reason'].replace('_', ' ')})"
     would = f"move it to {shedding['destination'] or _ANYBODY}" if shedding["wouldMove"] else "leave it there"

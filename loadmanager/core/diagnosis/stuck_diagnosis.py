@@ -60,8 +60,8 @@ class StuckReason(Reason):
     SWITCHED_OFF = entry("Nothing can move because {switch} is {value}", remedy="{command}")
     NO_LIMIT_KNOWN = entry(
         (
-            "Nothing can move because no broker says what it has of a resource that counts ({weights}), so that all"
-            " look idle, although the hottest carries {times} times what it would if all were alike"
+            "Nothing can move because no broker reports its limit of a weighted resource ({weights}), so all look idle,"
+            " although the hottest carries {times} times its even share"
         ),
         remedy=(
             f"give each agent the limits of its broker: LOADMANAGER_{NIC_SPEED}=10 LOADMANAGER_{CPU_CORES}=4 {_AGENT}"
@@ -70,11 +70,11 @@ class StuckReason(Reason):
     USAGE_ALIKE = entry(
         (
             "Nothing can move because {shared} brokers share the host {host} and all are used {usage_percent} %, as if"
-            " each were the whole host, although the hottest carries {times} times what it would if all were alike"
+            " each were the whole host, although the hottest carries {times} times its even share"
         ),
         (
             "Nothing can move because all {brokers} brokers are used {usage_percent} %, although the hottest carries"
-            " {times} times what it would if all were alike"
+            " {times} times its even share"
         ),
         remedy=(
             f"measure each broker alone: LOADMANAGER_{HOST_USAGE_SCOPE}=process {_AGENT}; or use Level: {_USE_LEVEL}"
@@ -109,8 +109,8 @@ class StuckReason(Reason):
     )
     SINGLE_BUNDLES = entry(
         (
-            "Nothing can move because no broker has a second bundle, although the hottest carries {times} times what it"
-            " would if all were alike"
+            "Nothing can move because no broker has a second bundle, although the hottest carries {times} times its"
+            " even share"
         ),
         remedy="split bundles: loadmanager admin namespaces split-bundle {namespace} -bt LARGEST",
     )

@@ -165,7 +165,7 @@ def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -
         yield from _check_hourly_limit(facts, limits, move.bundle)
         if facts.moves_this_round >= limits.moves_per_round:
             why = {"moves": facts.moves_this_round, "moves_per_round": limits.moves_per_round}
-            yield _stop(GuardrailReason.ROUND_IS_FULL, move.bundle, **why)
+            yield _stop(GuardrailReason.ROUND_LIMIT_REACHED, move.bundle, **why)
         yield from _check_reports(facts, move)
 
 
@@ -178,11 +178,11 @@ def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ver
     if not facts.is_to_act:
         yield _stop(GuardrailReason.MODE_IS_OBSERVE)
     if not facts.is_whole:
-        yield _stop(GuardrailReason.PICTURE_INCOMPLETE)
+        yield _stop(GuardrailReason.CLUSTER_STATE_INCOMPLETE)
     if facts.policies_fault:
         yield _stop(GuardrailReason.POLICIES_UNKNOWN, why=facts.policies_fault)
     if facts.open_moves:
-        yield _stop(GuardrailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
+        yield _stop(GuardrailReason.EARLIER_MOVES_UNRESOLVED, why=facts.open_moves)
     yield from _check_brokers(facts)
     is_led = any(_is_a(MODULAR, broker) for broker in facts.brokers.values()) or not facts.brokers
     if is_led and facts.pulsars_leader not in facts.brokers:
@@ -190,7 +190,7 @@ def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ver
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
     if facts.failures >= limits.failures_until_stop:
         yield _stop(
-            GuardrailReason.MOVES_KEEP_FAILING, failures=facts.failures, failures_until_stop=limits.failures_until_stop
+            GuardrailReason.TOO_MANY_FAILURES, failures=facts.failures, failures_until_stop=limits.failures_until_stop
         )
 
 
@@ -223,13 +223,13 @@ def _is_a(load_manager: str, broker: BrokerFacts) -> bool:
 def _check_hourly_limit(facts: ClusterFacts, limits: GuardrailLimits, subject: str) -> Iterator[Verdict]:
     if facts.moves_this_hour >= limits.moves_per_hour:
         why = {"moves": facts.moves_this_hour, "moves_per_hour": limits.moves_per_hour}
-        yield _stop(GuardrailReason.HOUR_IS_FULL, subject, **why)
+        yield _stop(GuardrailReason.HOURLY_LIMIT_REACHED, subject, **why)
 
 
 def _check_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
     why = limits.namespaces.find_exclusion(namespace_of(bundle))
     if why is not None:
-        yield _stop(GuardrailReason.NAMESPACE_LEFT_OUT, bundle, **why)
+        yield _stop(GuardrailReason.NAMESPACE_NOT_INCLUDED, bundle, **why)
 
 
 def _check_reports(facts: ClusterFacts, move: WantedMove) -> Iterator[Verdict]:

@@ -10,7 +10,7 @@
     ended: cancelled    - the move                   source, where it is     (stay)
     split: made                                      its owner               0, unless they were too many
     split: failed                                                            + 1
-    go on                                                                    0
+    resume                                                                   0
 
 A move has landed if its destination owns the bundle; without a destination, if any broker does. It has missed if Pulsar
 placed the bundle on another broker, or back on its source. That harms no client, and the next round decides again. Once

@@ -112,7 +112,7 @@ const cellsOfOwned = ({ name, share, msgRate, throughput, is_controlled, broker_
   html`<${Meter} value=${share} />`,
   perS(msgRate),
   bytesPerS(throughput),
-  [is_controlled && broker_assignment, !is_active && "on its way"].filter(Boolean).join(", "),
+  [is_controlled && broker_assignment, !is_active && "moving"].filter(Boolean).join(", "),
 ];
 
 // The bundles that a broker owns, the one with the most bytes first. What it has not reported is unknown.

@@ -83,7 +83,7 @@ function Why({ ownership, decisions, shedding, again, isLoading }) {
   return html`<section class="card" aria-label="Why it is here">
     <h2>Why it is here <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
     <p class="lead">${owner ? html`On <${BrokerLink} name=${owner} />${age}` : `Without an owner${age}`}${
-      destination ? html`; on its way to <${BrokerLink} name=${destination} />` : html`<${Cause} ...${{ ownership, decisions }} />`
+      destination ? html`; moving to <${BrokerLink} name=${destination} />` : html`<${Cause} ...${{ ownership, decisions }} />`
     }.</p>
     <p>A round of shedding now would ${shedding.wouldMove ? "move it" : "leave it"}${
       shedding.destination && html` to <${BrokerLink} name=${shedding.destination} />`

@@ -117,7 +117,7 @@ class DecisionLog:
 
     def stopped(self, subject: str, stops: Sequence[Verdict], *, epoch: int) -> None:
         """Log that move guards stopped a move of that bundle, or every move of the cluster."""
-        self.judged("rail", replace(stops[0], subject=subject), epoch=epoch, because=stops)
+        self.judged("guardrail", replace(stops[0], subject=subject), epoch=epoch, because=stops)
 
     def judged(self, kind: str, verdict: Verdict, *, epoch: int, because: Sequence[Verdict] = ()) -> None:
         """Log a verdict of a round, and whether the round acted on it; `because` replaces the verdict where several led

@@ -41,7 +41,7 @@ REQUESTS = {
     "diary --rounds 5 --json": ("GET", f"{BASE}/diary/entries?limit=5"),
     "scores": ("GET", f"{BASE}/scores/table"),
     "scores --json": ("GET", f"{BASE}/scores"),
-    "go-on": ("POST", f"{BASE}/go-on"),
+    "resume": ("POST", f"{BASE}/resume"),
 }
 
 
@@ -104,13 +104,13 @@ def test_every_obstacle_and_fault_has_a_line(node: RecordingNode) -> None:
         "Pulsar's leader         none",
         "Pulsar sheds by itself  yes",
         "oldest report           none yet",
-        "failures in succession  3, stopped until go-on",
+        "failures in succession  3, stopped until resume",
         "misses                  1",
         "acts                    no",
         "  No move because it is Sunday",
         "  No move because it rains",
         "unserved bundles",
-        "  t/ns/0x00000000_0x80000000: it has clients, and nobody owns it; a lookup of one of its topics places it",
+        "  t/ns/0x00000000_0x80000000: it has clients, and no owner; a lookup of one of its topics assigns it",
         "faults",
         "  /admin/clusters: several, and no clusterName",
     ]

@@ -108,10 +108,10 @@ def test_bundle_explanation_shows_owner_and_placement(node: RecordingNode) -> No
 def test_bundle_explanation_shows_moves_rules_and_missing_owners(node: RecordingNode) -> None:
     moving = a_bundle(shedding=shedding(would_move=True, destination="b2:8080", stays=None))
     assert shown(node, f"bundle {BUNDLE}", moving)[0].endswith("; a round now would move it to b2:8080.")
-    pinned = said("No move because it is pinned", change="take back its pin")
+    pinned = said("No move because it is pinned", change="unpin it")
     kept = a_bundle(shedding=shedding(stays=pinned, stays_by_rule=True))
     assert shown(node, f"bundle {BUNDLE}", kept)[1:3] == [
-        "  No move because it is pinned; to change it: take back its pin",
+        "  No move because it is pinned; to change it: unpin it",
         "",
     ]
     free = a_bundle(ownership={**OWNERSHIP, "state": "Free", "owner": None, "age_s": None})
@@ -151,8 +151,8 @@ def test_broker_explanation_shows_moves_and_obstacles(node: RecordingNode) -> No
 
 
 def test_why_not_starts_with_the_answer_and_its_remedy(node: RecordingNode) -> None:
-    answer = said("Not on b2:8080 because an operator has excluded it", change="take back its exclusion")
-    other = said("Not on b2:8080 because it is full", change="have less on it", is_preference=False)
+    answer = said("Not on b2:8080 because an operator has excluded it", change="remove its exclusion")
+    other = said("Not on b2:8080 because it is full", change="reduce its load", is_preference=False)
     explanation = WhyNotExplanation.model_validate({
         "bundle": BUNDLE, "broker_id": "b2:8080", "inputs": INPUTS, "ownership": OWNERSHIP, "answer": answer,
         "obstacles": [{**answer, "is_preference": False}, other], "placement": said("Placed because of it"),
@@ -160,8 +160,8 @@ def test_why_not_starts_with_the_answer_and_its_remedy(node: RecordingNode) -> N
     })  # fmt: skip
     assert shown(node, f"why-not {BUNDLE} b2:8080", explanation)[:9] == [
         "Not on b2:8080 because an operator has excluded it.",
-        "To change it: take back its exclusion",
-        "  Not on b2:8080 because it is full; to change it: have less on it",
+        "To change it: remove its exclusion",
+        "  Not on b2:8080 because it is full; to change it: reduce its load",
         "",
         f"{BUNDLE} is on b1:8080 for 3 min (admin unload); a round now would leave it there.",
         "  No move because a round takes nothing from b1:8080.",

@@ -51,7 +51,7 @@ CERTIFICATE = {
     "load_gap": 1.0,
     "bundles_moved": 1,
     "least_bundles": 1,
-    "sentence": "Heat 1 after 2: no assignment can be below 1",
+    "sentence": "Heat 2 -> 1; best possible 1",
 }
 
 
@@ -92,7 +92,7 @@ def a_plan(**others: Any) -> PlanAnswer:  # noqa: ANN401 - fields of it
 def test_plan_starts_with_its_effect_and_ends_with_its_command(node: RecordingNode) -> None:
     assert shown(node, "plans show abc", a_plan()) == [
         SUMMARY,
-        "  Heat 1 after 2: no assignment can be below 1.",
+        "  Heat 2 -> 1; best possible 1.",
         "",
         "from     to       bundle                      load     clients  reason",
         "─" * 77,
@@ -115,7 +115,7 @@ def test_plan_without_moves_has_no_command(node: RecordingNode) -> None:
     lines = shown(node, "plans create shed", a_plan(steps=[], verdicts=[]))
     assert lines[:2] == [
         "Plan (shed): nothing to move; imbalance 2.01.",
-        "  Heat 1 after 2: no assignment can be below 1.",
+        "  Heat 2 -> 1; best possible 1.",
     ]
     assert lines[-1] == "hash   abc"
 
@@ -167,8 +167,8 @@ def test_balance_is_shown_in_sentences(node: RecordingNode) -> None:
     loss = {"lost": "b1:8080", "bound_percent": 51.26, "placed_percent": 60.0, "stranded": 2, "is_borne": False}
     content = {"now": CERTIFICATE, "last_round": CERTIFICATE, "worst_broker_loss": loss, "worst_domain_loss": None}
     assert shown(node, "balancer balance", BalanceAnswer.model_validate(content)) == [
-        "Heat 1 after 2: no assignment can be below 1.",
-        "Last round of shedding: Heat 1 after 2: no assignment can be below 1.",
+        "Heat 2 -> 1; best possible 1.",
+        "Last round of shedding: Heat 2 -> 1; best possible 1.",
         LOSS,
     ]
 

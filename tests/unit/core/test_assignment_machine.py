@@ -282,7 +282,7 @@ def test_held_bundles_return_to_their_broker_first(leader: AssignmentsHarness) -
     assert (outcome.stored.owner, outcome.stored.version) == (A_BACK, 2)
     assert outcome.step == Assign("t/ns/1", A_BACK, PlacementReason.HELD_FOR_OWNER)
     assert (outcome.because.subject, outcome.because.acted) == ("t/ns/1", True)
-    assert outcome.because.sentence() == "Placed on a:1 because it was kept for it while that one was away"
+    assert outcome.because.sentence() == "Placed on a:1 because it was held for that broker during its absence"
     leader.step(Signal.TIME)
     decide = leader.to_do[0]
     assert isinstance(decide, DecideAssignments)

@@ -85,7 +85,7 @@ def test_bundles_without_load_or_above_the_need_stay() -> None:
     loads: dict[str, Load] = {bundle(0): (9000, 0, 0, 0), bundle(1): (0, 0, 0, 0)}
     given = snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)})
     assert verdicts(given, AT_ONCE)["a:8080"].sentence() == (
-        "No move because none of 2 bundles that may move carries something and fits into need 4500 messages/s"
+        "No move because none of 2 bundles that may move has load and fits into need 4500 messages/s"
     )
 
 
@@ -203,7 +203,7 @@ def test_overloaded_planned_destination_is_replaced_by_a_healthy_broker() -> Non
     assert (chosen, verdict.verdict) == (broker("c"), AvgPlacementReason.DRAWN_BY_CHANCE)
     assert after["AvgShedder"]["placed"] == {bundle(0): "c:8080"}
     assert verdict.sentence() == (
-        "Placed on c:8080 by chance, one of 1 of 2 candidates not above"
+        "Placed on c:8080 at random, one of 1 of 2 candidates not above"
         " loadBalancerBrokerOverloadedThresholdPercentage 50 %"
     )
 

@@ -90,8 +90,7 @@ def test_sick_verdict_states_reason_and_end() -> None:
     verdict = harness.found.sick[A.broker]
     assert verdict.verdict is FilterReason.BROKER_SICK
     assert verdict.sentence() == (
-        "Nothing is moved to it because it has been sick for 240 s: its latency came to 2500 ms, that of its peers to"
-        " 10 ms"
+        "Nothing is moved to it because it has been sick for 240 s: its latency was 2500 ms, that of its peers 10 ms"
     )
     assert verdict.why["well_after_s"] == WELL_AFTER * SICK_AFTER_S
     harness.say({A: WELL})
@@ -166,7 +165,7 @@ def test_common_cause_makes_no_broker_sick_and_is_reported() -> None:
     first = harness.found.left_in[0]
     assert first.verdict is ValidationReason.SICK_WITH_OTHERS
     assert first.sentence() == (
-        "Given bundles only where no less sick broker may have them: its latency is 2500 ms, that of well brokers"
+        "Given bundles only where no healthier broker may own them: its latency is 2500 ms, that of healthy brokers"
         " 10 ms; 4 of 9 brokers are sick, so the cause is probably common"
     )
     harness.say({A: WELL})

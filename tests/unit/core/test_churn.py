@@ -72,7 +72,7 @@ def test_round_skips_a_bundle_above_its_budget_and_moves_smaller_ones() -> None:
     )
     assert moving == [bundle(0), bundle(2)]
     assert refused[bundle(1)].sentence() == (
-        "No move because its 30 % of all load and the 40 % that this round moves without it are more than"
+        "No move because its 30 % of all load plus the 40 % that this round already moves exceed"
         " loadBalancerMaxLoadMovedPerCyclePercentage 50 %"
     )
 
@@ -121,8 +121,8 @@ def test_hourly_limit_counts_moves_of_the_last_hour_only() -> None:
     moving, refused = limited(a_plan(unload(0), unload(1)), of_loads(40, 20, 40), state)
     assert moving == [bundle(1)]
     assert refused[bundle(0)].sentence() == (
-        "No move because its 40 % of all load and the 70 % that were moved within the hour are more than"
-        " loadBalancerMaxLoadMovedPerHourPercentage 100 %; they will not be in 600 s"
+        "No move because its 40 % of all load plus the 70 % moved within the hour exceed"
+        " loadBalancerMaxLoadMovedPerHourPercentage 100 %; there is room for it in 600 s"
     )
 
 
@@ -184,7 +184,7 @@ def test_exchange_with_a_refused_step_is_dropped_as_a_whole() -> None:
     plan = a_plan(unload(3, A, C), unload(0, A, B), unload(1, B, A), unload(2, A, C))
     moving, refused = limited(plan, of_loads(40, 10, 10, 10, 30), max_load_moved_per_cycle_percentage=40)
     assert moving == [bundle(3), bundle(2)]
-    assert refused[bundle(1)].sentence() == f"No move because it was for an exchange, of which {bundle(0)} stays"
+    assert refused[bundle(1)].sentence() == f"No move because it is part of an exchange, and {bundle(0)} stays"
 
 
 def test_moved_back_is_the_load_that_shedding_returned_within_the_window() -> None:

@@ -171,7 +171,7 @@ def test_shedding_ignores_a_drained_broker_and_reports_since_when() -> None:
     assert set(moves(plan).values()) == {C}
     (verdict,) = about(plan, B)
     assert verdict.verdict is FilterReason.BROKER_DRAINING
-    assert verdict.sentence() == "No move but what its drain gives away: the broker has been drained for 60 s"
+    assert verdict.sentence() == "No move except by its drain, which has run for 60 s"
 
 
 def test_hot_drained_broker_is_not_shed() -> None:

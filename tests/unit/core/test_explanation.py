@@ -95,11 +95,11 @@ def test_bundle_stays_with_the_verdict_of_its_broker() -> None:
 
 
 RULES: list[tuple[dict[str, Any], Reason, str]] = [
-    ({"draining": {A: DrainOrder(40.0)}}, FilterReason.BROKER_DRAINING, "end its drain"),
-    ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "take back its pin"),
-    ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "take back its freeze"),
+    ({"draining": {A: DrainOrder(40.0)}}, FilterReason.BROKER_DRAINING, "stop its drain"),
+    ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "unpin it"),
+    ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "unfreeze it"),
     ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "loadmanager admin balancer unfreeze"),
-    ({"excluded": frozenset({B, C})}, PlacementReason.NO_OTHER_BROKER, "have another broker that may own it"),
+    ({"excluded": frozenset({B, C})}, PlacementReason.NO_OTHER_BROKER, "start another broker that may own it"),
 ]
 
 
@@ -150,7 +150,7 @@ def test_anti_affinity_keeps_a_bundle() -> None:
     stays = explain_bundle(situation(given), bundle(1, "tenant/x")).shedding.stays
     assert stays is not None
     assert stays.verdict is SheddingReason.ANTI_AFFINITY_KEPT
-    assert stays.remedy() == "have a broker that may own it with fewer than 1 namespaces of g"
+    assert stays.remedy() == "start a broker that may own it and has fewer than 1 namespaces of g"
 
 
 def test_churn_limits_keep_a_returning_bundle() -> None:
@@ -177,24 +177,24 @@ def test_refusal_by_the_round_is_explained() -> None:
 @pytest.mark.parametrize(
     ("ownership", "reported", "reason", "sentence"),
     [
-        (FREE, (), SheddingReason.NO_OWNER, "No move because no broker has it"),
+        (FREE, (), SheddingReason.NO_OWNER, "No move because it has no owner"),
         (
             owned(broker("b")),
             (),
             SheddingReason.NOT_REPORTED,
-            "No move because b:8080 has not reported it since it was given it",
+            "No move because b:8080 has not reported it since it received it",
         ),
         (
             releasing(broker("a"), broker("b")),
             (0,),
-            SheddingReason.ON_ITS_WAY,
-            "No move because it is on its way from a:8080 to b:8080",
+            SheddingReason.MOVE_IN_PROGRESS,
+            "No move because it is moving from a:8080 to b:8080",
         ),
         (
             releasing(broker("a")),
             (0,),
-            SheddingReason.ON_ITS_WAY,
-            "No move because its owner is letting go of it, for whoever is asked for it next",
+            SheddingReason.MOVE_IN_PROGRESS,
+            "No move because its owner is releasing it; the next lookup assigns it",
         ),
     ],
 )
@@ -297,7 +297,7 @@ def test_broker_above_the_threshold_that_cannot_shed_has_no_margin() -> None:
 def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
     explained = explain_broker(under(hot_a(), draining={B: DrainOrder(40.0)}), B)
     assert explained.margin is None
-    assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it has been drained for 60 s"]
+    assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it is draining, for 60 s"]
     assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
 
 
@@ -339,7 +339,7 @@ def test_margin_of_each_strategy(strategy: str, sentence: str) -> None:
 
 def test_why_not_names_the_first_filter_and_lists_all_others() -> None:
     answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: DrainOrder(0.0)}), HEAVY, C)
-    assert answer.verdict.sentence() == "Not on c:8080 because it has been drained for 100 s"
+    assert answer.verdict.sentence() == "Not on c:8080 because it is draining, for 100 s"
     assert [each.verdict for each, _ in answer.obstacles] == [
         FilterReason.BROKER_DRAINING,
         FilterReason.BROKER_EXCLUDED,
@@ -351,10 +351,11 @@ def test_why_not_names_the_first_filter_and_lists_all_others() -> None:
 def test_why_not_counts_the_candidates_ahead() -> None:
     answer = why_not(situation(hot_a()), HEAVY, C)
     assert answer.obstacles == ()
-    assert answer.verdict.sentence() == (
-        "Not on c:8080 because 1 of 2 candidates come before it, the first of them b:8080"
+    assert answer.verdict.sentence() == ("Not on c:8080 because 1 of 2 candidates rank before it, b:8080 first")
+    assert (
+        answer.verdict.remedy()
+        == "reduce the load of c:8080 below that of the 1 before it, or pin the bundle to c:8080"
     )
-    assert answer.verdict.remedy() == "have less on c:8080 than on the 1 before it, or pin the bundle to c:8080"
 
 
 def test_why_not_of_the_chosen_broker_waits_for_the_release() -> None:
@@ -371,13 +372,13 @@ def test_why_not_of_equally_good_brokers_names_the_drawn_one() -> None:
     assert "Placement would choose" in chosen.sentence()
     others = [each for each in answers if each is not chosen]
     assert [each.verdict for each in others] == [ExplanationReason.AS_GOOD_AS_CHOSEN] * 2
-    assert f"one of 3 equally good ones, of which {chosen.why['broker']} was drawn" in others[0].sentence()
+    assert f"{chosen.why['broker']} was drawn from 3 equally good brokers" in others[0].sentence()
 
 
 def test_why_not_of_the_owner_says_that_it_owns_the_bundle() -> None:
     assert why_not(situation(hot_a()), HEAVY, A).verdict.verdict is ExplanationReason.OWNS_IT_ALREADY
     moving = taken(model(ownerships=[releasing(broker("a"), broker("b"))], reported=(0,)))
-    assert why_not(situation(moving), bundle(0), B).verdict.sentence() == "It is on b:8080, or on its way there"
+    assert why_not(situation(moving), bundle(0), B).verdict.sentence() == "It is on b:8080, or moving there"
     assert why_not(situation(moving), bundle(0), A).verdict.verdict is not ExplanationReason.OWNS_IT_ALREADY
 
 
@@ -397,7 +398,7 @@ def test_pin_overrides_preferences() -> None:
 def test_why_not_names_the_pin_to_the_current_owner() -> None:
     answer = why_not(under(hot_a(), pinned={HEAVY: A}), HEAVY, C)
     assert answer.verdict.sentence() == "No move because it is pinned to a:8080"
-    assert answer.verdict.remedy() == "take back its pin"
+    assert answer.verdict.remedy() == "unpin it"
 
 
 def test_preference_is_an_obstacle_unless_the_preferred_broker_is_overloaded() -> None:

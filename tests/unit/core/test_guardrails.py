@@ -59,7 +59,7 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     ),
     (
         replace(FACTS, is_whole=False),
-        GuardrailReason.PICTURE_INCOMPLETE,
+        GuardrailReason.CLUSTER_STATE_INCOMPLETE,
         "No move because not all brokers answered the last poll",
     ),
     (
@@ -69,8 +69,8 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     ),
     (
         replace(FACTS, open_moves="they are being looked at"),
-        GuardrailReason.EARLIER_MOVES_OPEN,
-        "No move because what became of earlier moves is not known: they are being looked at",
+        GuardrailReason.EARLIER_MOVES_UNRESOLVED,
+        "No move because the outcome of earlier moves is unknown: they are being looked at",
     ),
     (
         with_broker(B, sheds=True),
@@ -85,12 +85,12 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     (
         with_broker(A, sheds=None),
         GuardrailReason.SETTINGS_UNKNOWN,
-        ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
+        ("No move because 1 of 3 brokers did not report their settings, so they may shed or split: a:8080"),
     ),
     (
         with_broker(A, splits=None),
         GuardrailReason.SETTINGS_UNKNOWN,
-        ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
+        ("No move because 1 of 3 brokers did not report their settings, so they may shed or split: a:8080"),
     ),
     (
         with_broker(C, load_manager=""),
@@ -109,7 +109,7 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     ),
     (
         replace(FACTS, failures=3),
-        GuardrailReason.MOVES_KEEP_FAILING,
+        GuardrailReason.TOO_MANY_FAILURES,
         "No move because the last 3 moves failed (failuresUntilStop 3)",
     ),
 ]
@@ -209,7 +209,7 @@ def test_hourly_limit_stops_rounds_and_own_moves_but_no_operator() -> None:
         ("cluster", check_round(full, LIMITS)),
         (BUNDLE, check_move(full, LIMITS, MOVE)),
     ):
-        assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, GuardrailReason.HOUR_IS_FULL)]
+        assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, GuardrailReason.HOURLY_LIMIT_REACHED)]
         assert stops[0].sentence() == "No move because 60 moves began within the hour (movesPerHour 60)"
     assert check_move(full, LIMITS, ORDERED) == []
     assert check_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
@@ -218,7 +218,7 @@ def test_hourly_limit_stops_rounds_and_own_moves_but_no_operator() -> None:
 def test_round_limit_stops_only_further_moves_of_the_round() -> None:
     full = replace(FACTS, moves_this_round=10)
     (stop,) = check_move(full, LIMITS, MOVE)
-    assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.ROUND_IS_FULL)
+    assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.ROUND_LIMIT_REACHED)
     assert stop.sentence() == "No move because 10 moves of this round have begun (movesPerRound 10)"
     assert check_round(full, LIMITS) == check_move(full, LIMITS, ORDERED) == []
     assert check_move(replace(FACTS, moves_this_round=9), LIMITS, MOVE) == []
@@ -229,9 +229,7 @@ def test_move_waits_for_reports_of_its_recently_touched_brokers(broker: BrokerId
     facts = with_broker(broker, touched_at_s=NOW_S - 30)
     (stop,) = check_move(facts, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_BEFORE_MOVE)
-    assert stop.sentence() == (
-        f"No move because {broker} has not reported since a bundle was last taken from it, or given to it, 30 s ago"
-    )
+    assert stop.sentence() == (f"No move because the last report of {broker} is from before its last move, 30 s ago")
     assert check_move(facts, LIMITS, ORDERED) == []
     assert check_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
     assert check_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "neither source nor destination"
@@ -258,18 +256,18 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
 @pytest.mark.parametrize(
     ("bundle", "limits", "sentence"),
     [
-        ("pulsar/system/0x00000000_0xffffffff", LIMITS, "pulsar/system is left out by pulsar/.*"),
-        ("pulsar/cluster/host:8080/0x00000000_0xffffffff", LIMITS, "pulsar/cluster/host:8080 is left out by"),
-        ("sla-monitor/host:8080/0x00000000_0xffffffff", LIMITS, "sla-monitor/host:8080 is left out by the brokers,"),
+        ("pulsar/system/0x00000000_0xffffffff", LIMITS, "pulsar/system is excluded by pulsar/.*"),
+        ("pulsar/cluster/host:8080/0x00000000_0xffffffff", LIMITS, "pulsar/cluster/host:8080 is excluded by"),
+        ("sla-monitor/host:8080/0x00000000_0xffffffff", LIMITS, "sla-monitor/host:8080 is excluded by the brokers,"),
         (
             "t/c1/old/0x00000000_0xffffffff",
             limits_with(included=(".*",)),
-            "t/c1/old is left out by the form of its name",
+            "t/c1/old is excluded by the form of its name",
         ),
-        (BUNDLE, limits_with(excluded=("u/.*", "t/n.")), "t/ns is left out by t/n."),
-        (BUNDLE, limits_with(included=("t/.*",), excluded=("t/ns",)), "t/ns is left out by t/ns"),
-        (BUNDLE, limits_with(included=("u/.*", "t/n")), "t/ns is not among the namespaces that are included"),
-        ("pulsar/system/0x00000000_0xffffffff", limits_with(included=(".*",)), "pulsar/system is left out by pulsar"),
+        (BUNDLE, limits_with(excluded=("u/.*", "t/n.")), "t/ns is excluded by t/n."),
+        (BUNDLE, limits_with(included=("t/.*",), excluded=("t/ns",)), "t/ns is excluded by t/ns"),
+        (BUNDLE, limits_with(included=("u/.*", "t/n")), "t/ns is not one of the included namespaces"),
+        ("pulsar/system/0x00000000_0xffffffff", limits_with(included=(".*",)), "pulsar/system is excluded by pulsar"),
     ],
 )
 def test_excluded_namespace_is_never_moved(bundle: str, limits: GuardrailLimits, sentence: str) -> None:
@@ -279,7 +277,7 @@ def test_excluded_namespace_is_never_moved(bundle: str, limits: GuardrailLimits,
         check_split(FACTS, limits, bundle),
     ):
         (stop,) = stops
-        assert (stop.subject, stop.verdict) == (bundle, GuardrailReason.NAMESPACE_LEFT_OUT)
+        assert (stop.subject, stop.verdict) == (bundle, GuardrailReason.NAMESPACE_NOT_INCLUDED)
         assert stop.sentence().startswith(f"No move because {sentence}")
     assert check_round(FACTS, limits) == []
 
@@ -300,9 +298,9 @@ def test_moves_are_checked_independently() -> None:
     facts = replace(with_broker(A, sheds=True), moves_this_round=10)
     moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
     assert [reasons(stops) for stops in check_moves(facts, LIMITS, moves)] == [
-        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.ROUND_IS_FULL],
+        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.ROUND_LIMIT_REACHED],
         [GuardrailReason.PULSAR_SHEDS],
-        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.NAMESPACE_LEFT_OUT, GuardrailReason.ROUND_IS_FULL],
+        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.NAMESPACE_NOT_INCLUDED, GuardrailReason.ROUND_LIMIT_REACHED],
     ]
     assert check_moves(facts, LIMITS, []) == []
 

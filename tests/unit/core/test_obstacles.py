@@ -52,8 +52,8 @@ def test_eligible_broker_has_no_obstacles() -> None:
 def test_each_control_is_an_obstacle() -> None:
     controls = Controls(draining={A: DrainOrder(40.0)}, excluded=frozenset({A}))
     drained, excluded = find_obstacles(MODULAR, question({"a": report(), "b": report()}, controls=controls), 0)
-    assert said(drained) == ("Not on a:8080 because it has been drained for 60 s", "end its drain")
-    assert said(excluded) == ("Not on a:8080 because an operator has excluded it", "take back its exclusion")
+    assert said(drained) == ("Not on a:8080 because it is draining, for 60 s", "stop its drain")
+    assert said(excluded) == ("Not on a:8080 because an operator has excluded it", "remove its exclusion")
 
 
 def test_reserved_broker_names_its_policy() -> None:
@@ -69,8 +69,8 @@ def test_broker_outside_the_namespaces_policy_names_the_policy(secondary: tuple[
     policies = Policies((IsolationPolicy("mine", ("tenant/.*",), ("b",), secondary),))
     sentence, change = only(MODULAR, question({"a": report(), "b": report()}, policies=policies))
     assert sentence == (
-        "Not on a:8080 because isolation policy mine has 1 primary brokers there, min_limit 1, and a:8080 is none:"
-        f" its role is {role}"
+        "Not on a:8080 because isolation policy mine has 1 available primary brokers (min_limit 1), and a:8080 is"
+        f" not one: its role is {role}"
     )
     assert "make a:8080 a primary broker of mine" in change
 
@@ -97,8 +97,8 @@ def test_broker_of_another_class_names_both_classes(its: str, shown: str) -> Non
 def test_topic_limit_counts_the_excess_topics(rules: FilterRules, too_many: int) -> None:
     settings = replace(DEFAULTS, broker_max_topics=10)
     assert only(rules, question({"a": report(topics=12), "b": report()}, settings)) == (
-        "Not on a:8080 because it has 12 topics, those on their way included: loadBalancerBrokerMaxTopics 10",
-        f"have {too_many} topics fewer on a:8080, or raise loadBalancerBrokerMaxTopics",
+        "Not on a:8080 because it has 12 topics, incoming ones included: loadBalancerBrokerMaxTopics 10",
+        f"move {too_many} topics away from a:8080, or raise loadBalancerBrokerMaxTopics",
     )
 
 
@@ -114,11 +114,11 @@ def test_group_counts_on_broker_and_failure_domain(rules: FilterRules, has: int,
             f"Not on a:8080 because its failure domain east has {has} {counted} of anti-affinity group g,"
             " and another one 0"
         ),
-        f"have {has} {counted} of g fewer in east, or set failureDomainsEnabled to false",
+        f"move {has} {counted} of g out of east, or set failureDomainsEnabled to false",
     )
     assert said(broker) == (
         f"Not on a:8080 because it has {has} {counted} of anti-affinity group g, and another broker 0",
-        f"have {has} {counted} of g fewer on a:8080, or take the namespace out of the group",
+        f"move {has} {counted} of g away from a:8080, or take the namespace out of the group",
     )
 
 
@@ -130,11 +130,11 @@ def test_even_distribution_and_versions_are_preferences() -> None:
     assert older.is_preference
     assert said(spread) == (
         "Not on a:8080 because it has 2 bundles of tenant/ns, and another broker 0",
-        "have 2 bundles of tenant/ns fewer on a:8080, or set loadBalancerDistributeBundlesEvenlyEnabled to false",
+        "move 2 bundles of tenant/ns away from a:8080, or set loadBalancerDistributeBundlesEvenlyEnabled to false",
     )
     assert said(older) == (
         "Not on a:8080 because it runs version 1.0.0, and another broker 2.0.0",
-        "run 2.0.0 on a:8080, or set preferLaterVersions to false",
+        "upgrade a:8080 to 2.0.0, or set preferLaterVersions to false",
     )
 
 

@@ -126,9 +126,9 @@ def test_sentence_of_a_certificate_names_the_bound() -> None:
     done = certified(given, move(1, "a", "b"))
     assert CertificateSummary.of(done).bound_by == "heaviest"
     sentence = build_certificate_verdict(done).sentence()
-    assert sentence.startswith("Heat 2.25 after 2.5: no assignment can be below 2.25")
+    assert sentence.startswith("Heat 2.5 -> 2.25; best possible 2.25")
     assert f"bundle {bundle(0, 'tenant/a')} alone" in sentence
-    assert "8.33 % of all load moves, at least 8.33 % has to" in sentence
+    assert "8.33 % of all load moves, at least 8.33 % must" in sentence
 
 
 def test_each_kind_of_bound_is_described() -> None:

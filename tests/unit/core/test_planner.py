@@ -185,7 +185,7 @@ def test_all_overloaded_one_is_drawn_with_a_verdict() -> None:
     plan, _ = plan_assignments(given, names, PlannerSettings(), {}, rng())
     assert len(plan.steps) == 1
     assert plan.verdicts[0].verdict is PlacementReason.ALL_BROKERS_OVERLOADED
-    assert "by chance because each of 2 candidates" in plan.verdicts[0].sentence()
+    assert "at random because each of 2 candidates" in plan.verdicts[0].sentence()
 
 
 def test_destination_is_chosen_with_and_without_an_excluded_owner() -> None:

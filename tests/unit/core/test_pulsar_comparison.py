@@ -233,7 +233,7 @@ def test_moves_from_a_lost_broker_are_not_shedding_decisions(bench: Bench) -> No
         OTHER: ComparisonReason.MOVED_UNSELECTED,
         THIRD: ComparisonReason.OWNER_LEFT,
     }
-    assert said[-1].verdict.sentence().startswith("a:8080, which had it, left; nobody has asked for it since")
+    assert said[-1].verdict.sentence().startswith("a:8080, its owner, left; nobody has looked it up since then")
 
 
 @pytest.mark.parametrize(("before", "after"), [(A, broker("a", 2)), (broker("a", NO_LIFE), B)])
@@ -427,11 +427,11 @@ def test_two_rounds_without_effect_are_a_stall(bench: Bench) -> None:
     assert entry.load == 0
     assert entry.verdict.sentence() == (
         "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
-        " their present owner each time. Nothing moves, and the same repeats for ever"
+        " their present owner each time. Nothing moves, and every round repeats this"
     )
     assert entry.verdict.remedy() == (
-        "set loadBalancerDistributeBundlesEvenlyEnabled to false on Pulsar's brokers, for which 2 brokers are passed"
-        " over, or let us act"
+        "set loadBalancerDistributeBundlesEvenlyEnabled to false on Pulsar's brokers, because it excludes 2 brokers;"
+        " or let us act"
     )
     assert bench.plan(180, [], kept, sheds()) == []
 
@@ -476,7 +476,7 @@ def test_stall_ends_when_nothing_is_selected(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], stays(HOT))
     over = only(bench.plan(180))
-    assert over.verdict.sentence() == "Pulsar's strategy selects nothing any more, after 3 min in which nothing moved"
+    assert over.verdict.sentence() == "Pulsar's strategy no longer selects a bundle, after 3 min without a move"
 
 
 @pytest.mark.parametrize(

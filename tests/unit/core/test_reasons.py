@@ -72,7 +72,7 @@ def test_first_remedy_with_all_its_figures_is_shown() -> None:
     )
     primary: dict[str, Figure] = {"policy": "p", "broker": "b", "min_limit": 1}
     assert Verdict("b", FilterReason.ISOLATION_POLICY, acted=False, why=primary).remedy() == (
-        "make b a primary broker of p; its secondary ones count when fewer than 1 primary ones are there"
+        "make b a primary broker of p; its secondary ones count when fewer than 1 primary ones are available"
     )
     assert Verdict("b", SheddingReason.NOT_REPORTED, acted=False).remedy() == ""
 

@@ -80,7 +80,7 @@ def test_implausible_report_is_rejected_and_the_last_good_one_counts(given: Brok
     verdict = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected[A.broker]
     assert verdict.verdict is ValidationReason.REPORT_DISTRUSTED
     assert verdict.sentence() == (
-        f"Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts"
+        f"Neither gives nor gets bundles because its report is implausible: {fault}; its last plausible load counts"
     )
     assert judged(gate, a_report()).fault is None
     assert not gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
@@ -137,7 +137,7 @@ def test_missing_limit_is_replaced_by_the_last_one_with_a_remark() -> None:
     assert found.report.usage[BANDWIDTH_OUT].tolist() == [500, 1_000]
     (remark,) = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
     assert (remark.subject, remark.verdict) == (A.broker, ValidationReason.LIMIT_UNKNOWN)
-    assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
+    assert remark.sentence() == "The limits of bandwidth out are no longer reported; the last known ones count"
 
 
 def test_never_known_limit_of_a_weighted_resource_is_remarked() -> None:
@@ -145,10 +145,7 @@ def test_never_known_limit_of_a_weighted_resource_is_remarked() -> None:
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     (remark,) = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
-    assert remark.sentence() == (
-        "The limits of bandwidth out are not known, and what it uses of them counts for nothing: they have to be"
-        " declared"
-    )
+    assert remark.sentence() == "The limits of bandwidth out are unknown, so their usage does not count: declare them"
     cpu_alone = ResourceWeights(1.0, 0.0, 0.0, 0.0)
     assert gate.faults(HOUR_S, MOST_AGE_S, cpu_alone) is NO_FAULTS
 
@@ -209,7 +206,7 @@ def test_bundle_on_a_broker_with_a_rejected_report_is_explained() -> None:
     explained = explain_bundle(situation, bundle(0)).shedding
     assert explained.stays is not None
     assert (explained.stays.verdict, explained.by_rule) == (ValidationReason.REPORT_DISTRUSTED, True)
-    assert explained.stays.remedy() == "mend what its agent reports, or restart the broker"
+    assert explained.stays.remedy() == "correct what its agent reports, or restart the broker"
 
 
 def test_rejected_report_of_an_unknown_broker_has_no_verdict() -> None:

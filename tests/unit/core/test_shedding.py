@@ -69,7 +69,7 @@ def test_recently_unloaded_bundles_and_system_namespaces_stay() -> None:
     given = snapshot({"a": report([system, recent], cpu=100)}, recently_unloaded=[recent])
     found = verdict(OVERLOAD, given, "a")
     assert (found.verdict, found.acted, found.why["recently_unloaded"]) == (SheddingReason.NO_ELIGIBLE_BUNDLE, False, 1)
-    assert "1 of them as recently unloaded" in found.sentence()
+    assert "1 of them were unloaded recently" in found.sentence()
 
 
 def test_broker_with_one_or_no_bundle_has_a_verdict() -> None:

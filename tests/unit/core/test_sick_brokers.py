@@ -156,7 +156,7 @@ def test_why_not_names_the_sickness_among_many_sick_brokers() -> None:
     explained = why_not(situation, bundle(0), C)
     assert explained.verdict.verdict is FilterReason.SICKER_THAN_OTHERS
     assert explained.verdict.sentence() == (
-        f"Not on {C} because less sick brokers may have it: its latency is 2500 ms, that of well brokers 10 ms"
+        f"Not on {C} because healthier brokers may own it: its latency is 2500 ms, that of healthy brokers 10 ms"
     )
 
 
@@ -192,9 +192,9 @@ def test_pinned_bundle_waits_until_its_broker_is_well() -> None:
     (verdict,) = plan.verdicts
     assert verdict.subject == bundle(0)
     assert verdict.sentence() == (
-        f"Not on {C} because it has been sick for 240 s: its latency came to 2500 ms, that of its peers to 10 ms"
+        f"Not on {C} because it has been sick for 240 s: its latency was 2500 ms, that of its peers 10 ms"
     )
-    assert verdict.remedy() == "mend or restart it; or wait until it has been like its peers for 360 s more"
+    assert verdict.remedy() == "repair or restart it, or wait until it has been healthy for 360 s more"
 
 
 def test_operator_may_move_a_bundle_to_a_sick_broker() -> None:
@@ -268,12 +268,10 @@ def test_verdict_and_remedy_of_a_stuck_broker() -> None:
     assert [faults.is_stuck(each) for each in (A, B, C)] == [False, True, True]
     assert not faults.with_stuck(B, "").is_stuck(B)
     verdict = faults.sick[B]
-    assert verdict.sentence() == (
-        "Nothing is moved to it because it serves nothing of what it owns: it asks for no lease"
-    )
+    assert verdict.sentence() == ("Nothing is moved to it because it serves none of its bundles: it asks for no lease")
     assert verdict.remedy() == "restart it, or drain it with `loadmanager admin brokers drain BROKER`"
     explained = why_not(DecisionInput(hot(STUCK), PlannerSettings(), {}, np.random.default_rng(0)), bundle(0), C)
-    assert explained.verdict.sentence() == "Not on c:8080 because it serves nothing of what it owns: it opens none"
+    assert explained.verdict.sentence() == "Not on c:8080 because it serves none of its bundles: it opens none"
     assert explained.verdict.remedy() == "restart c:8080, or drain it: `loadmanager admin brokers drain c:8080`"
 
 

@@ -199,7 +199,7 @@ def test_full_namespace_keeps_hits() -> None:
 )
 def test_split_under_way_blocks_neighbours(namespace: str, in_progress: BundleRange, *, is_blocked: bool) -> None:
     found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, in_progress)])
-    assert reasons(found) == [SplitReason.SPLIT_UNDER_WAY if is_blocked else SplitReason.MSG_RATE]
+    assert reasons(found) == [SplitReason.SPLIT_IN_PROGRESS if is_blocked else SplitReason.MSG_RATE]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_other_splits_may_have_several_boundaries() -> None:
     split, verdict = divide_bundle(BUSY, SplitReason.ADMIN_SPLIT, lambda _name, _range: [10, 20], SETTINGS)
     assert split is not None
     assert (split.boundaries, verdict.acted, verdict.why["parts"]) == ((10, 20), True, 3)
-    assert verdict.sentence() == "Split into 3 because it was asked for"
+    assert verdict.sentence() == "Split into 3 because an operator ordered it"
 
 
 def cut_at(*boundaries: int) -> Divide:
@@ -262,7 +262,7 @@ def test_blocking_limit_is_named_with_the_exceeded_limit() -> None:
     found = modular(BUSY, counts={"t/ns": 128})
     assert found.verdicts[0].sentence() == (
         "No split, though it is above loadBalancerNamespaceBundleMaxMsgRate (5 topics, 0 sessions, 101 messages/s,"
-        " 0 MiB/s), because its namespace has 128 bundles already, this round's counted, and"
+        " 0 MiB/s), because its namespace has 128 bundles already, those of this round included, and"
         " loadBalancerNamespaceMaximumBundles 128"
     )
     found = extensible(BUSY, replace(OTHER, sessions=101), max_number_of_bundles_to_split_per_cycle=1)
@@ -326,7 +326,7 @@ def test_only_topic_above_a_limit_should_be_partitioned() -> None:
     )
     for candidate in (replace(BUSY, topics=0), replace(BUSY, topics=1, msg_rate=1.0)):
         (verdict,) = modular(candidate).verdicts
-        assert verdict.sentence() == f"No split because it takes two topics and it has {candidate.topics}"
+        assert verdict.sentence() == f"No split because a split needs two topics, and it has {candidate.topics}"
 
 
 def test_requested_algorithm_overrides_the_configured_one() -> None:

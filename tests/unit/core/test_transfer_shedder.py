@@ -183,10 +183,10 @@ def test_missing_load_data_stops_the_cycle() -> None:
     result = shed(published({"a": ema(1.0)}, {"a": hot(), "b": report()}))
     assert said(result)["cluster"] == (
         TransferReason.NO_LOAD_DATA,
-        "No move because b:8080 has not made its load known",
+        "No move because b:8080 has not reported its load",
     )
     assert said(shed(published({}, {"a": hot()})))["cluster"][1] == (
-        "No move because none of 1 brokers has made its load known"
+        "No move because none of 1 brokers has reported its load"
     )
 
 
@@ -199,7 +199,7 @@ def test_most_used_broker_without_bundles_is_skipped() -> None:
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(1, 2)]
     assert said(result)["a:8080"][0] is SheddingReason.NO_BUNDLES
     nothing = shed(snapshot({"a": report(cpu=100), "b": report(cpu=0)}))
-    assert "were looked for on 1 brokers, of which some made none known" in said(nothing)["cluster"][1]
+    assert "some of the 1 brokers tried reported no bundles" in said(nothing)["cluster"][1]
 
 
 def test_bundles_that_do_not_fit_have_a_verdict() -> None:

@@ -93,7 +93,7 @@ def test_bundles_larger_than_the_need_stay() -> None:
 
 def test_verdicts_without_movable_bundles() -> None:
     only = snapshot({"a": report({bundle(1): (9e4, 0, 0, 0)}), "b": report()})
-    assert verdicts(only)["a:8080"].sentence() == ("No move because its only bundle would take all of its load along")
+    assert verdicts(only)["a:8080"].sentence() == ("No move because its only bundle causes all of its load")
     none = snapshot({"a": report(load=(9e4, 0, 0, 0)), "b": report()})
     assert verdicts(none)["a:8080"].sentence() == "No move because it reports no bundle"
     loads = rated(30_000)

@@ -78,7 +78,7 @@ async def test_bundle_explanation_names_the_pin_and_how_to_remove_it(node: Runni
     assert not shedding["wouldMove"]
     assert shedding["staysByRule"]
     assert shedding["stays"]["sentence"] == "No move because it is pinned to b1:8080"
-    assert shedding["stays"]["change"] == "take back its pin"
+    assert shedding["stays"]["change"] == "unpin it"
 
 
 async def test_bundle_without_an_owner_is_explained(node: RunningNode) -> None:
@@ -98,7 +98,7 @@ async def test_broker_explanation_has_thresholds_and_moves(node: RunningNode) ->
     assert body["thresholds"]["loadBalancerBrokerThresholdShedderPercentage"] == pytest.approx(10 * 80 / 3 / 50)
     assert [move["bundle"] for move in body["wouldShed"]]
     assert body["margin"] is None
-    assert "no assignment can be below" in body["certificate"]["sentence"]
+    assert "best possible" in body["certificate"]["sentence"]
     assert (body["takesBundles"], body["isOverloaded"]) == (True, False)
 
 
@@ -115,7 +115,7 @@ async def test_excluded_broker_takes_no_bundles_and_states_why(node: RunningNode
     assert not body["takesBundles"]
     assert body["obstacles"][0]["sentence"] == "Not on b2:8080 because an operator has excluded it"
     why = await explained(node, f"why-not?bundle={LOWEST}&broker=b2:8080")
-    assert why["answer"]["change"] == "take back its exclusion"
+    assert why["answer"]["change"] == "remove its exclusion"
 
 
 async def test_why_not_answers_for_each_broker(node: RunningNode) -> None:

@@ -39,14 +39,14 @@ def test_repeated_non_decision_is_one_entry_with_its_latest_figures(decision_log
 
 
 def test_guardrail_stops_of_a_bundle_are_one_entry(decision_log: DecisionLog) -> None:
-    stops = [Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False), below("cluster", 10.0)]
+    stops = [Verdict("cluster", GuardrailReason.CLUSTER_STATE_INCOMPLETE, acted=False), below("cluster", 10.0)]
     decision_log.stopped(bundle(1), stops, epoch=1)
     decision_log.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
     (entry,) = decision_log.recent(10)
-    assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "picture_incomplete")
+    assert (entry["kind"], entry["subject"], entry["reason"]) == ("guardrail", bundle(1), "cluster_state_incomplete")
     assert (entry["acted"], entry["times"], entry["why"]) == (False, 2, {"usage_percent": 20.0})
     assert entry["sentence"] == ". ".join(stop.sentence() for stop in [stops[0], below("cluster", 20.0)])
-    assert decision_log.counts == {("rail", "picture_incomplete", False): 2}
+    assert decision_log.counts == {("guardrail", "cluster_state_incomplete", False): 2}
 
 
 def test_non_decision_of_a_later_epoch_is_a_new_entry(decision_log: DecisionLog) -> None:

@@ -70,7 +70,7 @@ async def test_returning_broker_gets_its_bundles_without_lookups() -> None:
         await eventually(lambda: leader.node.decision_log.recent(1)[0]["reason"] == PlacementReason.HELD_FOR_OWNER)
         (entry,) = leader.node.decision_log.recent(1)
         assert (entry["reason"], entry["destination"]) == (PlacementReason.HELD_FOR_OWNER, "b1:8080")
-        assert entry["sentence"] == "Placed on b1:8080 because it was kept for it while that one was away"
+        assert entry["sentence"] == "Placed on b1:8080 because it was held for that broker during its absence"
 
 
 async def test_lookup_after_the_return_finds_the_broker_at_once() -> None:

@@ -381,21 +381,24 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
             return [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "would_unload"]
 
         rails.rounds = [
-            Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False),
+            Verdict("cluster", GuardrailReason.CLUSTER_STATE_INCOMPLETE, acted=False),
             Verdict("cluster", GuardrailReason.MODE_IS_OBSERVE, acted=False),
         ]
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because not all brokers answered ")
         assert " because usage 95 %" in shown()[0]
         assert "observe" not in shown()[0], "the first verdict only"
-        (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "rail"]
-        assert (said["subject"], said["reason"]) == ("cluster", "picture_incomplete")
+        (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "guardrail"]
+        assert (said["subject"], said["reason"]) == ("cluster", "cluster_state_incomplete")
         assert "mode is observe" in said["sentence"], "all verdicts"
 
         rails.rounds = []
-        rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_IS_FULL, acted=False)]}
+        rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_LIMIT_REACHED, acted=False)]}
         await shedding.cycle()
-        assert [each.split(" because")[0] for each in shown()] == ["Round is full. Shed 1 of 2 bundles", "No move"]
+        assert [each.split(" because")[0] for each in shown()] == [
+            "Round limit reached. Shed 1 of 2 bundles",
+            "No move",
+        ]
         assert (node.executor.unloads_completed, shedding.brokers_shed) == (0, 0)
         assert cluster.brokers["b1:8080"].unloads == []
 

@@ -78,7 +78,7 @@ async def test_halves_stay_with_the_owner(cluster: Cluster, leader: RunningNode)
         True,
         "b1:8080",
     )
-    assert entry["sentence"] == "Split into 2 because it was asked for"
+    assert entry["sentence"] == "Split into 2 because an operator ordered it"
     assert (entry["why"]["boundaries"], entry["why"]["topics"]) == ("0x7fffffff", 40)
 
 
@@ -136,7 +136,7 @@ async def test_no_split_without_a_place_to_cut(cluster: Cluster, leader: Running
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
     (entry,) = journalled(leader, "split")
     assert (entry["acted"], entry["reason"]) == (False, "no_split_boundary")
-    assert entry["sentence"] == "No split because the algorithm finds no place at which to cut its 1 topics"
+    assert entry["sentence"] == "No split because the algorithm finds no boundary between its 1 topics"
 
 
 async def test_silent_owner_stops_only_algorithms_that_need_topics(cluster: Cluster, leader: RunningNode) -> None:
@@ -289,7 +289,7 @@ async def test_neighbours_of_one_owner_are_merged(cluster: Cluster, leader: Runn
     assert agent.unloads == []
     await eventually(lambda: agent.boundaries[-1:] == [("t/ns", ["0x00000000", "0xffffffff"])])
     (entry,) = journalled(leader, "merge")
-    assert entry["sentence"] == f"Merged with {low} because it was asked for"
+    assert entry["sentence"] == f"Merged with {low} because an operator ordered it"
     await leader.node.reshaper.split(WHOLE)
     assert await leader.node.reshaper.merge(low, None, MergeReason.ADMIN_MERGE) == WHOLE
 

@@ -170,7 +170,7 @@ async def test_split_needs_two_brokers(cluster: Cluster, leader: RunningNode) ->
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
     entry = journalled(leader, "split", "cluster")
-    assert entry["sentence"] == "No split because it takes two brokers and 1 are registered"
+    assert entry["sentence"] == "No split because two brokers are needed, and 1 are registered"
 
 
 async def test_no_split_without_needed_topics(cluster: Cluster, leader: RunningNode) -> None:

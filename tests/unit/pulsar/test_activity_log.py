@@ -75,7 +75,7 @@ def test_stall_comes_first_with_its_explanation_stated_once() -> None:
     assert "What would help: set loadBalancerDistributeBundlesEvenlyEnabled to false on Pulsar's brokers" in first
     assert second == (
         "    t/n/0x0_0x4: We would move it from b1:8080 to b2:8080, 12 MiB/s, and Pulsar does not: its strategy selects"
-        " it, and its placement does not take it elsewhere."
+        " it, and its placement leaves it there."
     )
 
 

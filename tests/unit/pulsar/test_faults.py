@@ -190,11 +190,11 @@ async def test_repeated_failures_stop_all_moves_until_an_operator_resumes(harnes
     for failures in (1, 2, 3):
         await fails(harness, node, "answered 412")
         assert (await harness.move_history()).failures == failures
-    assert reasons(node) == [GuardrailReason.MOVES_KEEP_FAILING]
+    assert reasons(node) == [GuardrailReason.TOO_MANY_FAILURES]
     with pytest.raises(GuardrailError, match="the last 3 moves failed"):
         await move(node, harness.pulsar.brokers[1])
     assert len(asked(harness.pulsar, "/unload")) == 3
-    await node.go_on()
+    await node.resume()
     assert (await harness.move_history()).failures == 0
     assert (await move(node, harness.pulsar.brokers[1])).owner == life(node, harness.pulsar.brokers[1])
 

@@ -429,7 +429,7 @@ async def test_failed_write_does_not_resume_acting(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(written.store, "commit", away)
         with pytest.raises(StoreUnavailableError):
-            await written.move_log.go_on()
+            await written.move_log.resume()
     assert written.move_log.history.failures == 3
-    await written.move_log.go_on()
+    await written.move_log.resume()
     assert (await written.on_paper()).failures == written.move_log.history.failures == 0

@@ -84,14 +84,14 @@ async def test_status_names_controls_that_stop_acting(harness: Harness, monkeypa
     ]
 
 
-async def test_acting_resumes_after_go_on(harness: Harness) -> None:
+async def test_acting_resumes_after_resume(harness: Harness) -> None:
     node = await harness.leader()
     await fail_to_move(harness, node, times=3)
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (False, True, 3)
     (obstacle,) = status["obstacles"]
     assert obstacle.startswith("No move because the last 3 moves failed (failuresUntilStop 3); to change it: ")
-    assert (await harness.ask(node, "POST", f"{STATUS}/go-on")).status == 204
+    assert (await harness.ask(node, "POST", f"{STATUS}/resume")).status == 204
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (True, False, 0)
     assert (await harness.move_history()).failures == 0
@@ -104,7 +104,7 @@ async def test_follower_forwards_status_and_go_on_to_the_leader(harness: Harness
     await fail_to_move(harness, leader, times=3)
     status = (await harness.ask(follower, "GET", STATUS)).json()
     assert (status["leading"], status["failures"], follower.is_leading) == (True, 3, False)
-    assert (await harness.ask(follower, "POST", f"{STATUS}/go-on")).status == 204
+    assert (await harness.ask(follower, "POST", f"{STATUS}/resume")).status == 204
     assert leader.actuator.move_log.history.failures == 0
 
 
@@ -191,4 +191,4 @@ async def test_document_lists_exactly_the_routes(harness: Harness) -> None:
         if route.resource is not None and route.method not in ("*", "HEAD")
     }
     assert documented == routes
-    assert {("GET", STATUS), ("POST", f"{STATUS}/go-on"), ("GET", f"{STATUS}/scores/table")} <= documented
+    assert {("GET", STATUS), ("POST", f"{STATUS}/resume"), ("GET", f"{STATUS}/scores/table")} <= documented

@@ -67,7 +67,7 @@ async def test_observing_plans_and_changes_nothing_of_pulsar(harness: Harness) -
     await eventually(lambda: node.shedding.cycles >= 3 and bool(said(node, "would_unload")))
     assert commands(harness.pulsar) == []
     assert await read_all_znodes(harness.pulsar.operator) == before
-    (stop, *_) = said(node, "rail")
+    (stop, *_) = said(node, "guardrail")
     assert (stop["subject"], stop["reason"]) == ("cluster", "mode_is_observe")
     status = node.status()
     assert (status.mode, status.leading, status.acting, status.stopped) == ("observe", True, False, False)
@@ -142,9 +142,9 @@ async def test_obstacle_to_acting_is_in_status_and_decisions(
 ) -> None:
     await what(harness.pulsar)
     node = await harness.leader(overrides=OFTEN)
-    await eventually(lambda: any(sentence in each["sentence"] for each in said(node, "rail")))
+    await eventually(lambda: any(sentence in each["sentence"] for each in said(node, "guardrail")))
     await eventually(lambda: bool(said(node, "would_unload")))
-    (stop,) = said(node, "rail")
+    (stop,) = said(node, "guardrail")
     assert (stop["subject"], stop["reason"], stop["acted"]) == ("cluster", reason.value, False)
     assert sentence in said(node, "would_unload")[0]["sentence"]
     status = node.status()
@@ -156,7 +156,7 @@ async def test_obstacle_to_acting_is_in_status_and_decisions(
 async def test_excluded_namespace_is_not_moved(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
     await eventually(lambda: node.shedding.cycles >= 3)
-    with pytest.raises(GuardrailError, match=f"{NAMESPACE} is left out by lm/"):
+    with pytest.raises(GuardrailError, match=f"{NAMESPACE} is excluded by lm/"):
         await move_one(harness, node)
     assert node.status().acting, "other namespaces are moved"
     assert commands(harness.pulsar) == []
@@ -164,7 +164,7 @@ async def test_excluded_namespace_is_not_moved(harness: Harness) -> None:
 
 async def test_moves_per_hour_are_limited(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, moves_per_hour=1)
-    await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
+    await eventually(lambda: any(each["reason"] == "hourly_limit_reached" for each in said(node, "guardrail")))
     await eventually(lambda: node.executor.unloads_completed == 1)
     assert len(commands(harness.pulsar)) == 1
     assert not node.status().acting
@@ -178,7 +178,7 @@ async def test_freeze_and_dry_run_are_effective(harness: Harness) -> None:
     node = await harness.leader(overrides=NEVER)
     await node.shedding.cycle()
     assert said(node, "would_unload")
-    assert said(node, "rail") == [], "nothing but the operator stops it"
+    assert said(node, "guardrail") == [], "nothing but the operator stops it"
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=False, frozen="an upgrade"))
     assert (await node.shedding.cycle()).steps == ()
     assert commands(harness.pulsar) == []
@@ -273,5 +273,5 @@ async def test_failures_and_moves_of_the_hour_survive_a_restart(harness: Harness
     await again.stop()
     third = await harness.leader()
     assert third.status().stopped
-    await third.go_on()
+    await third.resume()
     assert third.status().obstacles == []

@@ -194,7 +194,7 @@ async def test_repeated_split_failures_stop_all_acting_until_an_operator_resumes
     await node.actuator.reshaping.round()
     assert len(asked_to_split(harness)) == asked
     assert "the last 3 moves failed" in said(node, "would_split")[0]["sentence"]
-    await node.go_on()
+    await node.resume()
     await harness.pulsar.report()
     await node.intake.settled()
     await node.actuator.reshaping.round()
@@ -255,7 +255,7 @@ async def test_excluded_namespace_is_not_split(harness: Harness) -> None:
     await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     (entry,) = said(node, "would_split")
-    assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
+    assert f"{NAMESPACE} is excluded by lm/.*" in entry["sentence"]
 
 
 async def test_former_leader_splits_nothing(harness: Harness) -> None:

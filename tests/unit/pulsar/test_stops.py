@@ -77,7 +77,7 @@ async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) 
         (entry, *_) = node.decision_log.recent(1, step.bundle)
         assert (entry["kind"], entry["acted"]) == ("would_unload", False)
         assert entry["sentence"].startswith("No move because ")
-    said = [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "rail"]
+    said = [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "guardrail"]
     beginnings = [sentence.split("{")[0] for sentence in reason.sentences]
     assert [each for each in said if any(beginning in each for beginning in beginnings)]
     with pytest.raises(GuardrailError) as refused:
@@ -117,22 +117,22 @@ async def test_excluded_namespaces_stay_and_others_are_moved(harness: Harness) -
     plan = await node.shedding.cycle()
     assert {step.bundle for step in plan.steps} <= {*others}
     assert await harness.pulsar.brokers[1].owned() + await harness.pulsar.brokers[2].owned() != []
-    with pytest.raises(GuardrailError, match=f"{BUNDLE}: No move because lm/bench is left out by lm/b"):
+    with pytest.raises(GuardrailError, match=f"{BUNDLE}: No move because lm/bench is excluded by lm/b"):
         await move(node, harness.pulsar.brokers[1])
     await is_settled(harness, node)
 
 
 @pytest.mark.parametrize(
-    ("limit", "reason"), [("moves_per_round", "round_is_full"), ("moves_per_hour", "hour_is_full")]
+    ("limit", "reason"), [("moves_per_round", "round_limit_reached"), ("moves_per_hour", "hourly_limit_reached")]
 )
 async def test_number_of_moves_is_limited(harness: Harness, limit: str, reason: str) -> None:
     node, began_s = await harness.leader(**{limit: 1}), time.time()
     await load(harness, node)
     assert len((await node.shedding.cycle()).steps) == 2
     assert sorted(await counts(harness)) == [0, 1, 3]
-    assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "rail"] == [reason]
+    assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "guardrail"] == [reason]
     limits = {each.reason: each.until_s for each in node.stuck_monitor.limits}
-    assert set(limits) == ({GuardrailReason.HOUR_IS_FULL} if limit == "moves_per_hour" else set())
+    assert set(limits) == ({GuardrailReason.HOURLY_LIMIT_REACHED} if limit == "moves_per_hour" else set())
     assert all(end is not None and end > began_s for end in limits.values())
     await is_settled(harness, node)
 
@@ -141,4 +141,4 @@ async def test_stop_that_needs_an_operator_is_a_limit_without_an_end(harness: Ha
     node = await harness.leader()
     node.actuator.move_log.history = replace(node.actuator.move_log.history, failures=99)
     (failing,) = node.actuator.guardrails.limits()
-    assert (failing.reason, failing.until_s) == (GuardrailReason.MOVES_KEEP_FAILING, None)
+    assert (failing.reason, failing.until_s) == (GuardrailReason.TOO_MANY_FAILURES, None)

@@ -80,9 +80,11 @@ async def test_undo_commands_are_logged_when_nobody_gives_back_the_switches(
     with capture_logs() as logs:
         await node._give_back()
     said = [
-        (each["event"], each["log_level"], each["undo_commands"]) for each in logs if each["event"] == "not_given_back"
+        (each["event"], each["log_level"], each["undo_commands"])
+        for each in logs
+        if each["event"] == "pulsar_balancing_not_restored"
     ]
-    assert said == ([("not_given_back", "error", node.take_over.undo_commands())] if told else [])
+    assert said == ([("pulsar_balancing_not_restored", "error", node.take_over.undo_commands())] if told else [])
 
 
 @ON_BOTH
@@ -103,7 +105,7 @@ async def test_move_of_a_killed_process_is_finished_by_the_next(harness: Harness
     assert (await harness.move_history()).in_progress == {}
     (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
     assert entry["sentence"] == (
-        f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
+        f"A move of an earlier term from {first.broker_id} to {to.broker_id} was interrupted: it is on {owner}"
     )
     await eventually(lambda: ownership(standby, BUNDLE).owner == standby.mirror.registrations[owner])
     assert standby.actuator.guardrails.check_round() == []
@@ -140,11 +142,11 @@ async def test_unreadable_record_stops_everything_until_an_operator_resumes(
     await eventually(lambda: node.is_leading)
     await eventually(lambda: "failures" in node.actuator.move_log.open_moves)
     (stop,) = node.actuator.guardrails.check_round()
-    assert stop.verdict is GuardrailReason.EARLIER_MOVES_OPEN
+    assert stop.verdict is GuardrailReason.EARLIER_MOVES_UNRESOLVED
     assert f"{paths.PULSAR_MOVES}: failures" in stop.sentence()
-    with pytest.raises(LoadManagerError, match="what became of earlier moves is not known"):
+    with pytest.raises(LoadManagerError, match="the outcome of earlier moves is unknown"):
         await move(node, harness.pulsar.brokers[1])
-    await node.go_on()
+    await node.resume()
     await move(node, harness.pulsar.brokers[1])
     assert (await harness.move_history()).failures == 0
 
@@ -159,5 +161,5 @@ async def test_pending_bundle_without_a_destination_is_looked_up(harness: Harnes
     node = await harness.leader()
     assert await harness.pulsar.owner(BUNDLE) == to
     assert [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [
-        f"A move of an earlier term from {first} was cut short: it is on {to}"
+        f"A move of an earlier term from {first} was interrupted: it is on {to}"
     ]

@@ -65,7 +65,7 @@ class Mishaps:
             self.a_broker_is_drained,
             self.no_broker_is_drained,
             self.a_bundle_is_pinned,
-            self.an_operator_says_go_on,
+            self.an_operator_resumes,
         ]
 
     async def bundle(self) -> str:
@@ -154,8 +154,8 @@ class Mishaps:
         bundle, home = await self.bundle(), self.broker()
         await self.leader().operators.update_controls(lambda controls: replace(controls, pinned={bundle: home}))
 
-    async def an_operator_says_go_on(self) -> None:
-        await self.leader().go_on()
+    async def an_operator_resumes(self) -> None:
+        await self.leader().resume()
 
     # In the end
 
@@ -170,7 +170,7 @@ class Mishaps:
         await self.pulsar.report()
         node = self.leader()
         if node.status().stopped:
-            await node.go_on()
+            await node.resume()
         if (await self.harness.move_history()).in_progress:
             return f"something is under way: {(await self.harness.move_history()).in_progress}"
         for bundle in await self.bundles():

@@ -20,7 +20,7 @@ class ComparisonReason(Reason):
             "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
             " {mib_per_s} MiB/s, and we would not"
         ),
-        remedy="look at the thresholds of Pulsar's strategy: it takes back what it did",
+        remedy="check the thresholds of Pulsar's strategy: it reverses its own moves",
     )
     MOVED_ANOTHER = entry(
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken others"
@@ -28,86 +28,89 @@ class ComparisonReason(Reason):
     )
     MOVED_AGAINST_US = entry("Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and we would not")
     MOVED_UNSELECTED = entry(
-        "It was moved from {source} to {destination}, {mib_per_s} MiB/s; we would not, nor does Pulsar's strategy"
-        " select it as we work it out: an operator's word, load that came since our last round, or a Pulsar that"
-        " decides otherwise than the one that is known here"
+        (
+            "It was moved from {source} to {destination}, {mib_per_s} MiB/s; neither we nor Pulsar's strategy, as"
+            " computed here, would move it: an operator's command, load that changed since our last round, or rules of"
+            " another version of Pulsar"
+        ),
     )
     MOVED_BEFORE_OUR_ROUND = entry(
-        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before there was a round of ours to"
-        " compare it with"
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before our first round",
     )
     CAME_BACK = entry(
         (
-            "Pulsar unloaded it from {source}, and it came back there: its clients were cut off for {seconds} s for"
-            " nothing"
+            "Pulsar unloaded it from {source}, and it returned there: clients were disconnected for {seconds} s without"
+            " effect"
         ),
-        remedy="have Pulsar name a destination when it unloads, which it does from 3.0 on",
+        remedy="make Pulsar name a destination when it unloads (3.0 or newer)",
     )
     LEFT_WITHOUT_OWNER = entry(
-        "Pulsar unloaded it from {source}, and nobody has asked for it within {seconds} s: it has no owner"
+        "Pulsar unloaded it from {source}, and nobody has looked it up for {seconds} s: it has no owner",
     )
     OWNER_LEFT = entry(
-        "{source}, which had it, left; {destination} has it since: no decision of shedding",
-        "{source}, which had it, left; nobody has asked for it since: no decision of shedding",
+        "{source}, its owner, left; {destination} owns it since then: not a shedding decision",
+        "{source}, its owner, left; nobody has looked it up since then: not a shedding decision",
     )
-    FIRST_OWNER = entry("Nobody had it; {destination} was given it when it was asked for")
-    PULSAR_SPLIT = entry("Pulsar split it, or moved it as it made it by a split: no decision of shedding")
+    FIRST_OWNER = entry(
+        "It had no owner; a lookup assigned it to {destination}",
+    )
+    PULSAR_SPLIT = entry(
+        "Pulsar split it, or moved it after a split: not a shedding decision",
+    )
     MOVED_BY_US = entry(
         "We moved it from {source} to {destination}, {mib_per_s} MiB/s",
-        "We had it unloaded from {source}, {mib_per_s} MiB/s, and nobody has it",
-        "We had it placed on {destination}",
+        "We unloaded it from {source}, {mib_per_s} MiB/s, and it has no owner",
+        "We had Pulsar place it on {destination}",
     )
     NO_LONGER_WANTED = entry(
-        "We would no longer move it from {source} to {destination}, as we would have for {minutes} min"
+        "We no longer want to move it from {source} to {destination}, as we did for {minutes} min",
     )
     WE_ALONE_SHEDDING_OFF = entry(
         _WE_WOULD + "its shedding is off",
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true on the brokers, or let us act",
     )
     WE_ALONE_NOT_SELECTED = entry(_WE_WOULD + "its strategy does not select it")
-    WE_ALONE_UNKNOWN = entry(_WE_WOULD + "its strategy is one that is not known here")
-    WE_ALONE_WAITS = entry(_WE_WOULD + "it may not move it again so soon")
-    WE_ALONE_STAYS = entry(_WE_WOULD + "its strategy selects it, and its placement does not take it elsewhere")
+    WE_ALONE_UNKNOWN = entry(_WE_WOULD + "its strategy is unknown here")
+    WE_ALONE_WAITS = entry(_WE_WOULD + "its grace period has not ended")
+    WE_ALONE_STAYS = entry(_WE_WOULD + "its strategy selects it, and its placement leaves it there")
     WE_ALONE_STALLED = entry(_WE_WOULD + "it has stalled")
     WE_ALONE_UNEXPLAINED = entry(
-        _WE_WOULD + "as we work it out its strategy would, and it has not for {minutes} min",
-        remedy=(
-            "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
-        ),
+        _WE_WOULD + "its strategy, as computed here, would, and it has not for {minutes} min",
+        remedy=("check the log of Pulsar's leader: it uses averages from before our start, or runs no rounds"),
     )
-    STRATEGY_UNKNOWN = entry("What Pulsar's own round would be is not known here: {error}")
+    STRATEGY_UNKNOWN = entry(
+        "Pulsar's own round cannot be computed here: {error}",
+    )
     STALLED_ON_OWNER = entry(
         (
             "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
-            " its placement chose their present owner each time. Nothing moves, and the same repeats for ever"
+            " its placement chose their present owner each time. Nothing moves, and every round repeats this"
         ),
         remedy=(
             (
-                "set {#distribute_bundles_evenly_enabled} to false on Pulsar's brokers, for which {passed_over} brokers"
-                " are passed over, or let us act"
+                "set {#distribute_bundles_evenly_enabled} to false on Pulsar's brokers, because it excludes"
+                " {passed_over} brokers; or let us act"
             ),
             "let us act",
         ),
     )
     STALLED_WITHOUT_DESTINATION = entry(
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
-            " none of them may go elsewhere"
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and no"
+            " other broker may own any of them"
         ),
-        remedy="see why each of them stays",
+        remedy="see the reason of each bundle",
     )
     STALLED_UNEXPLAINED = entry(
         (
-            "Pulsar does not move what we expect of it: for {rounds} rounds its strategy, as we work it out, would"
-            " have moved {bundles} of the bundles of {source}, and nothing was moved"
+            "Pulsar does not move what we expect: for {rounds} rounds its strategy, as computed here, would have moved"
+            " {bundles} of the bundles of {source}, and nothing was moved"
         ),
-        remedy=(
-            "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
-        ),
+        remedy="check the log of Pulsar's leader: it uses averages from before our start, or runs no rounds",
     )
     STALL_OVER = entry(
-        "Pulsar moves bundles again, after {minutes} min in which nothing moved",
-        "Pulsar's strategy selects nothing any more, after {idle_minutes} min in which nothing moved",
+        "Pulsar moves bundles again, after {minutes} min without a move",
+        "Pulsar's strategy no longer selects a bundle, after {idle_minutes} min without a move",
     )
 
 
@@ -124,33 +127,37 @@ class ExplanationReason(Reason):
         "A round would shed with {msg_rate_per_s} messages/s more",
         "A round would shed with {mib_per_s} MiB/s more",
     )
-    OWNS_IT_ALREADY = entry("It is on {broker}, or on its way there")
+    OWNS_IT_ALREADY = entry(
+        "It is on {broker}, or moving there",
+    )
     WOULD_BE_CHOSEN = entry(
         "Not on {broker} because it has not left {holder}: placement would choose {broker}, of {candidates} candidates",
         "Placement would choose {broker} now, of {candidates} candidates",
     )
     AS_GOOD_AS_CHOSEN = entry(
-        "Not on {broker} but by chance: it is one of {equals} equally good ones, of which {chosen} was drawn",
+        "Not on {broker} by chance only: {chosen} was drawn from {equals} equally good brokers",
         remedy="pin the bundle to {broker}",
     )
     COMES_AFTER = entry(
-        "Not on {broker} because {ahead} of {candidates} candidates come before it, the first of them {chosen}",
-        remedy="have less on {broker} than on the {ahead} before it, or pin the bundle to {broker}",
+        "Not on {broker} because {ahead} of {candidates} candidates rank before it, {chosen} first",
+        remedy="reduce the load of {broker} below that of the {ahead} before it, or pin the bundle to {broker}",
     )
     NOT_REGISTERED = entry(
         "Not on {broker} because it is not registered, or has not reported yet",
-        remedy="have {broker} register and report",
+        remedy="start {broker} and wait for its first report",
     )
 
 
 class CertificateReason(Reason):
     PLAN_CERTIFIED = entry(
-        "Heat {heat_after} after {heat_before}: no assignment can be below {bound} ({bound_by}), and none below"
-        " {bound_in_budget} that moves no more; {load_moved_percent} % of all load moves, at least"
-        " {least_load_percent} % has to for that heat; noise alone makes {noise_floor}"
+        (
+            "Heat {heat_before} -> {heat_after}; best possible {bound} ({bound_by}), or {bound_in_budget} if no more"
+            " may move; {load_moved_percent} % of all load moves, at least {least_load_percent} % must for that heat;"
+            " noise alone causes {noise_floor}"
+        ),
     )
     NOTHING_MOVES = entry(
-        "Heat {heat_before}: no assignment can be below {bound} ({bound_by}); noise alone makes {noise_floor}"
+        "Heat {heat_before}; best possible {bound} ({bound_by}); noise alone causes {noise_floor}",
     )
 
 
@@ -169,19 +176,19 @@ class OwnershipReason(Reason):
 
 class ValidationReason(Reason):
     REPORT_DISTRUSTED = entry(
-        "Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts",
-        remedy="mend what its agent reports, or restart the broker",
+        "Neither gives nor gets bundles because its report is implausible: {fault}; its last plausible load counts",
+        remedy="correct what its agent reports, or restart the broker",
     )
     LIMIT_UNKNOWN = entry(
-        "The limits of {recalled} are not known any more; those that were count",
-        "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
+        "The limits of {recalled} are no longer reported; the last known ones count",
+        "The limits of {unknown} are unknown, so their usage does not count: declare them",
     )
     SICK_WITH_OTHERS = entry(
         (
-            "Given bundles only where no less sick broker may have them: its {figure} is {value}, that of well brokers"
-            " {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
+            "Given bundles only where no healthier broker may own them: its {figure} is {value}, that of healthy"
+            " brokers {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
         ),
-        remedy="look for what these brokers share",
+        remedy="look for a common cause, such as a shared host or network",
     )
 
 

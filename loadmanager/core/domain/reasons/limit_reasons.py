@@ -7,25 +7,25 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 
 class FilterReason(Reason):
     BROKER_DRAINING = entry(
-        "No move but what its drain gives away: the broker has been drained for {seconds} s",
-        "Not on {broker} because it has been drained for {drained_for_s} s",
-        remedy="end its drain",
+        "No move except by its drain, which has run for {seconds} s",
+        "Not on {broker} because it is draining, for {drained_for_s} s",
+        remedy="stop its drain",
     )
-    BROKER_EXCLUDED = entry("Not on {broker} because an operator has excluded it", remedy="take back its exclusion")
+    BROKER_EXCLUDED = entry(
+        "Not on {broker} because an operator has excluded it",
+        remedy="remove its exclusion",
+    )
     BROKER_SICK = entry(
+        "Not on {broker} because it has been sick for {seconds} s: its {figure} was {value}, that of its peers {peers}",
         (
-            "Not on {broker} because it has been sick for {seconds} s: its {figure} came to {value}, that of its peers"
-            " to {peers}"
+            "Nothing is moved to it because it has been sick for {seconds} s: its {figure} was {value}, that of its"
+            " peers {peers}"
         ),
-        (
-            "Nothing is moved to it because it has been sick for {seconds} s: its {figure} came to {value}, that of its"
-            " peers to {peers}"
-        ),
-        remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
+        remedy="repair or restart it, or wait until it has been healthy for {well_after_s} s more",
     )
     BROKER_STUCK = entry(
-        "Not on {broker} because it serves nothing of what it owns: {fault}",
-        "Nothing is moved to it because it serves nothing of what it owns: {fault}",
+        "Not on {broker} because it serves none of its bundles: {fault}",
+        "Nothing is moved to it because it serves none of its bundles: {fault}",
         remedy=(
             "restart {broker}, or drain it: `loadmanager admin brokers drain {broker}`",
             "restart it, or drain it with `loadmanager admin brokers drain BROKER`",
@@ -33,22 +33,22 @@ class FilterReason(Reason):
     )
     SICKER_THAN_OTHERS = entry(
         (
-            "Not on {broker} because less sick brokers may have it: its {figure} is {value}, that of well brokers"
+            "Not on {broker} because healthier brokers may own it: its {figure} is {value}, that of healthy brokers"
             " {peers}"
         ),
-        remedy="mend or restart it",
+        remedy="repair or restart it",
     )
     ISOLATION_POLICY = entry(
         (
-            "Not on {broker} because isolation policy {policy} has {primary} primary brokers there, min_limit"
-            " {min_limit}, and {broker} is none: its role is {role}"
+            "Not on {broker} because isolation policy {policy} has {primary} available primary brokers (min_limit"
+            " {min_limit}), and {broker} is not one: its role is {role}"
         ),
         "Not on {broker} because isolation policy {reserved_by} reserves it, and does not cover {namespace}",
         remedy=(
             "let {reserved_by} cover {namespace}, or take {broker} out of its primary brokers",
             (
                 "make {broker} a primary broker of {policy}; its secondary ones count when fewer than {min_limit}"
-                " primary ones are there"
+                " primary ones are available"
             ),
         ),
     )
@@ -60,8 +60,8 @@ class FilterReason(Reason):
         remedy="set {#load_manager_class_name} to the same class on {broker} and on the nodes",
     )
     TOPIC_LIMIT_REACHED = entry(
-        "Not on {broker} because it has {topics} topics, those on their way included: {=broker_max_topics}",
-        remedy="have {too_many} topics fewer on {broker}, or raise {#broker_max_topics}",
+        "Not on {broker} because it has {topics} topics, incoming ones included: {=broker_max_topics}",
+        remedy="move {too_many} topics away from {broker}, or raise {#broker_max_topics}",
     )
     FAILURE_DOMAIN_HAS_MORE_OF_GROUP = entry(
         (
@@ -69,23 +69,23 @@ class FilterReason(Reason):
             " {group}, and another one {least}"
         ),
         remedy=(
-            "have {too_many} {counted} of {group} fewer in {failure_domain}, or set {#failure_domains_enabled} to false"
+            "move {too_many} {counted} of {group} out of {failure_domain}, or set {#failure_domains_enabled} to false"
         ),
     )
     HAS_MORE_OF_GROUP = entry(
         "Not on {broker} because it has {has} {counted} of anti-affinity group {group}, and another broker {least}",
-        remedy="have {too_many} {counted} of {group} fewer on {broker}, or take the namespace out of the group",
+        remedy="move {too_many} {counted} of {group} away from {broker}, or take the namespace out of the group",
     )
     OWNS_MORE_OF_NAMESPACE = entry(
         "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",
         remedy=(
-            "have {too_many} bundles of {namespace} fewer on {broker}, or set"
-            " {#distribute_bundles_evenly_enabled} to false"
+            "move {too_many} bundles of {namespace} away from {broker}, or set {#distribute_bundles_evenly_enabled} to"
+            " false"
         ),
     )
     OLDER_VERSION = entry(
         "Not on {broker} because it runs version {version}, and another broker {latest}",
-        remedy="run {latest} on {broker}, or set {#prefer_later_versions} to false",
+        remedy="upgrade {broker} to {latest}, or set {#prefer_later_versions} to false",
     )
     VERSION_UNREADABLE = entry()
 
@@ -93,19 +93,19 @@ class FilterReason(Reason):
 class ChurnReason(Reason):
     MOVED_ENOUGH_THIS_CYCLE = entry(
         (
-            "No move because its {share_percent} % of all load and the {moved_percent} % that this round moves without"
-            " it are more than {=max_load_moved_per_cycle_percentage} %"
+            "No move because its {share_percent} % of all load plus the {moved_percent} % that this round already moves"
+            " exceed {=max_load_moved_per_cycle_percentage} %"
         ),
         remedy="raise {#max_load_moved_per_cycle_percentage}, or split the bundle",
     )
     MOVED_ENOUGH_THIS_HOUR = entry(
         (
-            "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
-            " hour are more than {=max_load_moved_per_hour_percentage} %; they will not be in {seconds_left} s"
+            "No move because its {share_percent} % of all load plus the {moved_percent} % moved within the hour exceed"
+            " {=max_load_moved_per_hour_percentage} %; there is room for it in {seconds_left} s"
         ),
         (
-            "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
-            " hour are more than {=max_load_moved_per_hour_percentage} %"
+            "No move because its {share_percent} % of all load plus the {moved_percent} % moved within the hour exceed"
+            " {=max_load_moved_per_hour_percentage} %"
         ),
         remedy="wait, or raise {#max_load_moved_per_hour_percentage}",
     )
@@ -135,7 +135,9 @@ class ChurnReason(Reason):
         "No move because shedding is stopped for another {seconds_left} s",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
-    EXCHANGE_BROKEN = entry("No move because it was for an exchange, of which {other} stays")
+    EXCHANGE_BROKEN = entry(
+        "No move because it is part of an exchange, and {other} stays",
+    )
     BREAKER_LIFTED = entry("The breaker was lifted by an operator")
 
 
@@ -144,22 +146,22 @@ class GuardrailReason(Reason):
         "No move because mode is observe: the process plans and compares, and changes nothing",
         remedy="run loadmanager pulsar act, with a stateStoreUrl",
     )
-    PICTURE_INCOMPLETE = entry(
+    CLUSTER_STATE_INCOMPLETE = entry(
         "No move because not all brokers answered the last poll",
         remedy="wait for the next poll; if it stays, faults in the status name the broker",
     )
-    EARLIER_MOVES_OPEN = entry(
-        "No move because what became of earlier moves is not known: {why}",
-        remedy="wait until they were recovered; if what was written down of them cannot be read, say go on",
+    EARLIER_MOVES_UNRESOLVED = entry(
+        "No move because the outcome of earlier moves is unknown: {why}",
+        remedy="wait for their recovery; if their record cannot be read, run loadmanager admin pulsar resume",
     )
     POLICIES_UNKNOWN = entry(
         "No move because not all of the cluster's policies are known: {why}",
         remedy="repair the isolation policies or failure domains of the cluster",
     )
-    MOVE_CUT_SHORT = entry(
-        "A move of an earlier term from {source} to {destination} was cut short: it is on {owner}",
-        "A move of an earlier term from {source} was cut short: it is on {owner}",
-        "A move of an earlier term from {source} was cut short: nobody owns it",
+    MOVE_INTERRUPTED = entry(
+        "A move of an earlier term from {source} to {destination} was interrupted: it is on {owner}",
+        "A move of an earlier term from {source} was interrupted: it is on {owner}",
+        "A move of an earlier term from {source} was interrupted: it has no owner",
     )
     DRY_RUN_ON = entry("No move because dry run is on", remedy="loadmanager admin balancer dry-run off")
     NO_DESTINATION = entry(
@@ -168,16 +170,16 @@ class GuardrailReason(Reason):
     )
     PULSAR_SHEDS = entry(
         "No move because Pulsar's own shedding is on at {brokers} of {registered} brokers: {which}",
-        remedy="set loadBalancerSheddingEnabled of the brokers to false, or have it taken over (takeOver)",
+        remedy="set loadBalancerSheddingEnabled of the brokers to false, or let this process do it (takeOver)",
     )
     PULSAR_SPLITS = entry(
         "No move because Pulsar's own splits are on at {brokers} of {registered} brokers: {which}",
-        remedy="set loadBalancerAutoBundleSplitEnabled of the brokers to false, or have it taken over (takeOver)",
+        remedy="set loadBalancerAutoBundleSplitEnabled of the brokers to false, or let this process do it (takeOver)",
     )
     SETTINGS_UNKNOWN = entry(
         (
-            "No move because {brokers} of {registered} brokers did not say by which settings they go, so they may shed"
-            " or split: {which}"
+            "No move because {brokers} of {registered} brokers did not report their settings, so they may shed or"
+            " split: {which}"
         ),
         remedy="let this process reach the web service of each broker, with a token that may read configuration",
     )
@@ -194,27 +196,24 @@ class GuardrailReason(Reason):
         "No move because a broker joined or left {seconds_ago} s ago (settlingSeconds {settling_s})",
         remedy="wait, or lower settlingSeconds",
     )
-    MOVES_KEEP_FAILING = entry(
+    TOO_MANY_FAILURES = entry(
         "No move because the last {failures} moves failed (failuresUntilStop {failures_until_stop})",
-        remedy="find out why they did, then say go on",
+        remedy="find the cause in the decisions of kind unload_failed, then run loadmanager admin pulsar resume",
     )
-    HOUR_IS_FULL = entry(
+    HOURLY_LIMIT_REACHED = entry(
         "No move because {moves} moves began within the hour (movesPerHour {moves_per_hour})",
         remedy="wait, or raise movesPerHour",
     )
-    ROUND_IS_FULL = entry(
+    ROUND_LIMIT_REACHED = entry(
         "No move because {moves} moves of this round have begun (movesPerRound {moves_per_round})",
         remedy="wait for the next round, or raise movesPerRound",
     )
-    NAMESPACE_LEFT_OUT = entry(
-        "No move because {namespace} is left out by {pattern}",
-        "No move because {namespace} is not among the namespaces that are included",
+    NAMESPACE_NOT_INCLUDED = entry(
+        "No move because {namespace} is excluded by {pattern}",
+        "No move because {namespace} is not one of the included namespaces",
         remedy="change includedNamespaces or excludedNamespaces",
     )
     REPORT_BEFORE_MOVE = entry(
-        (
-            "No move because {broker} has not reported since a bundle was last taken from it, or given to it,"
-            " {seconds_ago} s ago"
-        ),
+        "No move because the last report of {broker} is from before its last move, {seconds_ago} s ago",
         remedy="wait for its next report",
     )

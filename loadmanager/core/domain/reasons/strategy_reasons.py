@@ -15,7 +15,8 @@ class SheddingReason(Reason):
         "No move because the balancer is frozen: {frozen}", remedy="loadmanager admin balancer unfreeze"
     )
     ONE_BROKER_ONLY = entry(
-        "No move because it takes two brokers and {brokers} are registered", remedy="have another broker register"
+        "No move because two brokers are needed, and {brokers} are registered",
+        remedy="start another broker",
     )
     BELOW_THRESHOLD = entry(
         (
@@ -38,24 +39,24 @@ class SheddingReason(Reason):
         "No move because need {need_mib_per_s} MiB/s is below {=min_unload_message_throughput} bytes/s",
     )
     AWAITING_REPORT = entry(
-        "No move because usage {usage_percent} % is from before a bundle left, or began to: awaiting its next report",
-        "No move because its load is from before a bundle left, or began to",
+        "No move because usage {usage_percent} % was reported before a bundle was unloaded: awaiting its next report",
+        "No move because its load was reported before a bundle was unloaded",
         remedy="wait for its next report",
     )
     NO_BUNDLES = entry(
         "No move because it reports no bundle at usage {usage_percent} %", "No move because it reports no bundle"
     )
     SINGLE_BUNDLE = entry(
-        "No move because its only bundle would take all of usage {usage_percent} % along",
-        "No move because its only bundle would take all of its load along",
+        "No move because its only bundle causes all of usage {usage_percent} %",
+        "No move because its only bundle causes all of its load",
         remedy="split its bundle",
     )
     NO_ELIGIBLE_BUNDLE = entry(
         (
-            "No move because none of its {bundles} bundles may move now, {recently_unloaded} of"
-            " them as recently unloaded"
+            "No move because none of its {bundles} bundles may move now; {recently_unloaded} of them were unloaded"
+            " recently"
         ),
-        remedy="wait for the end of grace periods, or take back pins and freezes",
+        remedy="wait for the end of grace periods, or remove pins and freezes",
     )
     NO_BUNDLE_FITS = entry(
         (
@@ -71,19 +72,22 @@ class SheddingReason(Reason):
             " and {=max_unload_bundle_num_per_shedding}"
         ),
         (
-            "No move because none of {eligible} bundles that may move carries something and fits into need"
+            "No move because none of {eligible} bundles that may move has load and fits into need"
             " {need_msg_rate_per_s} messages/s"
         ),
-        (
-            "No move because none of {eligible} bundles that may move carries something and fits into need"
-            " {need_mib_per_s} MiB/s"
-        ),
+        ("No move because none of {eligible} bundles that may move has load and fits into need {need_mib_per_s} MiB/s"),
     )
     NO_TRANSFERABLE_BUNDLES = entry(
         "No move because no bundle of the {brokers_tried} most used brokers may move and fits"
     )
-    BUNDLE_PINNED = entry("No move because it is pinned to {pinned_to}", remedy="take back its pin")
-    BUNDLE_FROZEN = entry("No move because it is frozen: {frozen}", remedy="take back its freeze")
+    BUNDLE_PINNED = entry(
+        "No move because it is pinned to {pinned_to}",
+        remedy="unpin it",
+    )
+    BUNDLE_FROZEN = entry(
+        "No move because it is frozen: {frozen}",
+        remedy="unfreeze it",
+    )
     NAMESPACE_EXCLUDED = entry(
         "No move because {namespace} is in {#shedding_excluded_namespaces}",
         remedy="take {namespace} out of {#shedding_excluded_namespaces}",
@@ -93,24 +97,29 @@ class SheddingReason(Reason):
             "No move because each of {candidates} brokers that may own it has {least} namespaces of anti-affinity group"
             " {group}"
         ),
-        remedy="have a broker that may own it with fewer than {least} namespaces of {group}",
+        remedy="start a broker that may own it and has fewer than {least} namespaces of {group}",
     )
     DESTINATION_NOT_ALLOWED = entry("No move because {broker} may not own it: {rule}")
-    NO_OWNER = entry("No move because no broker has it", remedy="look up one of its topics, which gives it an owner")
-    ON_ITS_WAY = entry(
-        "No move because it is on its way from {source} to {broker}",
-        "No move because its owner is letting go of it, for whoever is asked for it next",
+    NO_OWNER = entry(
+        "No move because it has no owner",
+        remedy="look up one of its topics, which assigns an owner",
+    )
+    MOVE_IN_PROGRESS = entry(
+        "No move because it is moving from {source} to {broker}",
+        "No move because its owner is releasing it; the next lookup assigns it",
         remedy="wait for its move to end",
     )
     NOT_REPORTED = entry(
-        "No move because {broker} has not reported it since it was given it",
+        "No move because {broker} has not reported it since it received it",
         remedy="wait for the next report of {broker}",
     )
     RECENTLY_UNLOADED = entry(
         "No move because it was unloaded within the grace period",
         remedy="wait, or lower loadBalancerSheddingGracePeriodMinutes",
     )
-    SELF_TEST_BUNDLE = entry("No move because a broker tests itself in {namespace}, which belongs to that one")
+    SELF_TEST_BUNDLE = entry(
+        "No move because {namespace} belongs to one broker, for its health checks",
+    )
 
 
 _TOPICS = "{topics} topics"
@@ -145,7 +154,9 @@ class SplitReason(Reason):
     SESSIONS = _above(_SESSIONS, "namespace_bundle_max_sessions")
     MSG_RATE = _above(_MSG_RATE, _MAX_MSG_RATE)
     BANDWIDTH = _above(_BANDWIDTH, _MAX_BANDWIDTH)
-    ADMIN_SPLIT = entry("Split into {parts} because it was asked for")
+    ADMIN_SPLIT = entry(
+        "Split into {parts} because an operator ordered it",
+    )
     SPLIT_PART_PLACED = entry("Moved because it is part of a split bundle, and placement prefers {broker}")
     SPLITTING_DISABLED = entry("No split because {#auto_bundle_split_enabled} is false")
     TOO_FEW_TOPICS = entry(
@@ -153,7 +164,7 @@ class SplitReason(Reason):
             "No split can help because its only topic carries all of it and is above {above}"
             " ({sessions} sessions, {msg_rate_per_s} messages/s, {mib_per_s} MiB/s): partition the topic"
         ),
-        "No split because it takes two topics and it has {topics}",
+        "No split because a split needs two topics, and it has {topics}",
     )
     ONE_HOT_TOPIC = entry(
         _by_itself("msg_rate_share_percent", _MSG_RATE, _MAX_MSG_RATE),
@@ -168,30 +179,42 @@ class SplitReason(Reason):
     NOT_OWNED = entry("No split because the broker that reports it does not own it")
     NAMESPACE_HAS_MAXIMUM_BUNDLES = entry(
         f"No split, though it is above {{above}} ({_FIGURES}), because its namespace has"
-        " {bundles} bundles already, this round's counted, and {=namespace_maximum_bundles}"
+        " {bundles} bundles already, those of this round included, and {=namespace_maximum_bundles}"
     )
     TOO_FEW_SPLIT_HITS = entry(
         "No split because it has been above a limit {hits} times in succession, not more than"
         " {=namespace_bundle_split_condition_hit_count_threshold}"
     )
-    SPLIT_UNDER_WAY = entry("No split because one is under way that shares an end with it")
+    SPLIT_IN_PROGRESS = entry(
+        "No split because a split of a bundle with a common boundary is in progress",
+    )
     SPLIT_CYCLE_FULL = entry(
         f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
         " {=max_number_of_bundles_to_split_per_cycle}"
     )
     RANGE_NOT_SPLITTABLE = entry("No split because there is no hash between the ends of its range")
-    NO_SPLIT_BOUNDARY = entry("No split because the algorithm finds no place at which to cut its {topics} topics")
+    NO_SPLIT_BOUNDARY = entry(
+        "No split because the algorithm finds no boundary between its {topics} topics",
+    )
     SPLIT_BOUNDARY_AT_END = entry("No split because boundary {boundary} is not between the ends of its range")
     NOTHING_TO_SPLIT = entry(
         "No split because none of {bundles} bundles that {brokers} brokers report is above a limit"
     )
-    SPLIT_NEEDS_TWO_BROKERS = entry("No split because it takes two brokers and {brokers} are registered")
+    SPLIT_NEEDS_TWO_BROKERS = entry(
+        "No split because two brokers are needed, and {brokers} are registered",
+    )
     RESHAPING_FROZEN = entry("No split or merge because the balancer is frozen: {frozen}")
     SHAPE_HELD = entry("No split because an operator {held}")
-    REPORT_NOT_BELIEVED = entry("No split or merge because its report is not to be believed: {fault}")
-    OWNER_SILENT = entry("No split because its broker did not say which topics it has: {error}")
+    REPORT_NOT_BELIEVED = entry(
+        "No split or merge because its report is implausible: {fault}",
+    )
+    OWNER_SILENT = entry(
+        "No split because its broker did not list its topics: {error}",
+    )
     SPLIT_FAILED = entry("No split because it failed: {error}")
-    SPLIT_PART_STAYS = entry("No move because its broker is where placement would put it")
+    SPLIT_PART_STAYS = entry(
+        "No move because placement would choose its present broker",
+    )
 
 
 class MergeReason(Reason):
@@ -200,35 +223,48 @@ class MergeReason(Reason):
         " {most_sessions} sessions, {msg_rate_per_s} of {most_msg_rate_per_s} messages/s and {mib_per_s} of"
         " {most_mib_per_s} MiB/s"
     )
-    ADMIN_MERGE = entry("Merged with {with} because it was asked for")
+    ADMIN_MERGE = entry(
+        "Merged with {with} because an operator ordered it",
+    )
     MERGING_DISABLED = entry("No merge because {#auto_bundle_merge_enabled} is false")
     NAMESPACE_HAS_MINIMUM_BUNDLES = entry("No merge because it has only {bundles} bundles")
     NO_COLD_NEIGHBOURS = entry(
-        "No merge because of {pairs} pairs of neighbours {apart} have not one owner, {young} changed within"
-        " the last hour, {held} are held by operators and {warm} are warm"
+        (
+            "No merge because of {pairs} pairs of neighbours {apart} have different owners, {young} changed within the"
+            " last hour, {held} are held by operators and {warm} are warm"
+        ),
     )
     MERGE_FAILED = entry("No merge because it failed: {error}")
 
 
 class PlacementReason(Reason):
     ALL_BROKERS_OVERLOADED = entry(
-        "Placed on {broker} by chance because each of {candidates} candidates is above"
-        " {=broker_overloaded_threshold_percentage} %"
+        (
+            "Placed on {broker} at random because each of {candidates} candidates is above"
+            " {=broker_overloaded_threshold_percentage} %"
+        ),
     )
-    ROUND_ROBIN = entry("Placed because it is the turn of {broker} among {candidates} candidates")
+    ROUND_ROBIN = entry(
+        "Placed on {broker}, next in round-robin order of {candidates} candidates",
+    )
     DECIDED_BEFORE = entry(
         "Placed on {broker}, the destination of its move",
         remedy="wait for the next round of shedding, which forgets this destination",
     )
-    PINNED_TO_BROKER = entry("Placed on {broker} because it is pinned there", remedy="take back its pin")
-    HELD_FOR_OWNER = entry("Placed on {broker} because it was kept for it while that one was away")
+    PINNED_TO_BROKER = entry(
+        "Placed on {broker} because it is pinned there",
+        remedy="unpin it",
+    )
+    HELD_FOR_OWNER = entry(
+        "Placed on {broker} because it was held for that broker during its absence",
+    )
     NO_BROKER_AVAILABLE = entry(
         (
             "Not placed because isolation policy {policy} leaves no broker that may own it: {brokers} registered,"
             " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
         ),
         "Not placed because none of {brokers} registered brokers may own it",
-        remedy="have a broker that may own it",
+        remedy="start a broker that may own it",
     )
     NO_OTHER_BROKER = entry(
         (
@@ -236,7 +272,7 @@ class PlacementReason(Reason):
             " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
         ),
         "No move because none of the other of {brokers} registered brokers may own it",
-        remedy="have another broker that may own it",
+        remedy="start another broker that may own it",
     )
     OWNER_CHOSEN = entry(
         (
@@ -250,4 +286,6 @@ class PlacementReason(Reason):
             " then"
         ),
     )
-    NOT_FREE = entry("Not placed because it is owned by, or on its way to, {broker}")
+    NOT_FREE = entry(
+        "Not placed because it is owned by, or moving to, {broker}",
+    )

@@ -49,10 +49,14 @@ class FillUpReason(Reason):
         " which {idle} are idle, and no idle one is opened up to"
         " {=broker_underloaded_threshold_percentage} %"
     )
-    ALL_BROKERS_FULL = entry("Placed because it is the turn of {broker}: the best of {candidates} candidates is full")
+    ALL_BROKERS_FULL = entry(
+        "Placed on {broker}, next in round-robin order: the best of {candidates} candidates is full",
+    )
     MOST_FREE_CAPACITY = entry(
-        "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
-        " is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
+        (
+            "Placed because {broker} has room for the most bundles, {free_bundles}, and the best of {candidates}"
+            " candidates is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
+        ),
     )
 
 

@@ -73,8 +73,8 @@ _MOST_RAISED = 0.75
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 _NO_BETTER_PLACE = (
-    "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of which rest"
-    " where they were put"
+    "No move because none of its {bundles} bundles can move to make the load more even; {resting} of them moved"
+    " recently and stay"
 )
 
 
@@ -107,7 +107,7 @@ class LevelReason(Reason):
     )
     RESTS_AFTER_RESTART = entry(
         (
-            "Given nothing for {seconds_left} s more because it has registered anew, {comebacks} times within an hour:"
+            "Given nothing for {seconds_left} s more because it re-registered {comebacks} times within an hour:"
             " usage {usage_percent} % ({resource}), level {level_percent} %"
         ),
         remedy="wait",
@@ -122,7 +122,7 @@ class LevelReason(Reason):
     NO_LEVELLING_MOVE = entry(
         _NO_BETTER_PLACE + f", the first for {{seconds_left}} s: {_IS_HOT}",
         _NO_BETTER_PLACE + f": {_IS_HOT}",
-        remedy="split its bundles, or wait for the end of rests and grace periods",
+        remedy="split its bundles, or wait for the end of cool-downs and grace periods",
     )
     BUDGET_SPENT = entry(
         (f"No move because only {{budget_percent}} % of all load may move in the next {{seconds_left}} s: {_IS_HOT}"),

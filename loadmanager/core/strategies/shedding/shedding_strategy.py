@@ -208,6 +208,6 @@ def find_hold(snapshot: Snapshot, bundle: int) -> Verdict | None:
     elif broker < 0 <= assigned:
         reason, why = SheddingReason.NOT_REPORTED, {"broker": ids[assigned]}
     else:
-        reason = SheddingReason.ON_ITS_WAY
+        reason = SheddingReason.MOVE_IN_PROGRESS
         why = {"source": ids[broker], "broker": ids[assigned]} if assigned >= 0 else {}
     return Verdict(name, reason, acted=False, why=why)

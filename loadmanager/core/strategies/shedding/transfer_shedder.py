@@ -87,10 +87,12 @@ class TransferReason(Reason):
         "No move because its report is older than {=broker_load_data_ttl_in_seconds} s",
     )
     NO_LOAD_DATA = entry(
-        "No move because {broker} has not made its load known",
-        "No move because bundles were looked for on {brokers_tried} brokers, of which some made none known",
+        "No move because {broker} has not reported its load",
+        "No move because some of the {brokers_tried} brokers tried reported no bundles",
     )
-    NO_BROKERS = entry("No move because none of {brokers} brokers has made its load known")
+    NO_BROKERS = entry(
+        "No move because none of {brokers} brokers has reported its load",
+    )
 
 
 _SKIPPED: dict[Reason, str] = {

@@ -246,7 +246,7 @@ class _Judge:
         if self.room(candidate) < 1:
             return self.no_room(candidate, reason)
         if _shares_an_end(candidate, splitting):
-            return self.refused(candidate, SplitReason.SPLIT_UNDER_WAY, hits=hits)
+            return self.refused(candidate, SplitReason.SPLIT_IN_PROGRESS, hits=hits)
         return None
 
     def cut(self, candidate: SplitCandidate, reason: SplitReason) -> tuple[Split | None, Verdict]:
