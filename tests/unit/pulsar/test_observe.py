@@ -133,4 +133,4 @@ async def test_unknown_resource_does_not_hide_why_a_broker_sheds_nothing(harness
     entry = next(each for each in node.decision_log.recent(100, calm) if each["kind"] == "shed")
     assert entry["reason"] == "below_threshold"
     assert "is below average" in entry["sentence"]
-    assert entry["sentence"].endswith("counts for nothing: they have to be declared")
+    assert entry["sentence"].endswith("so their usage does not count: declare them")
