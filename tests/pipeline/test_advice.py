@@ -143,7 +143,7 @@ def test_unknown_limit_matters_only_for_weighted_resources() -> None:
     (found,) = advise_on_limits_of_brokers(limits, ResourceWeights())
 
     assert (found.kind, found.subject) == ("unknown_limits", "b:80")
-    assert found.text.startswith("The limits of bandwidth in are not known")
+    assert found.text.startswith("The limits of bandwidth in are unknown")
 
 
 def test_advice_is_derived_from_the_tables(spark: SparkSession) -> None:

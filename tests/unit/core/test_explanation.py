@@ -297,7 +297,7 @@ def test_broker_above_the_threshold_that_cannot_shed_has_no_margin() -> None:
 def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
     explained = explain_broker(under(hot_a(), draining={B: DrainOrder(40.0)}), B)
     assert explained.margin is None
-    assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it is draining, for 60 s"]
+    assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it has been draining for 60 s"]
     assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
 
 
@@ -339,7 +339,7 @@ def test_margin_of_each_strategy(strategy: str, sentence: str) -> None:
 
 def test_why_not_names_the_first_filter_and_lists_all_others() -> None:
     answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: DrainOrder(0.0)}), HEAVY, C)
-    assert answer.verdict.sentence() == "Not on c:8080 because it is draining, for 100 s"
+    assert answer.verdict.sentence() == "Not on c:8080 because it has been draining for 100 s"
     assert [each.verdict for each, _ in answer.obstacles] == [
         FilterReason.BROKER_DRAINING,
         FilterReason.BROKER_EXCLUDED,
@@ -372,7 +372,7 @@ def test_why_not_of_equally_good_brokers_names_the_drawn_one() -> None:
     assert "Placement would choose" in chosen.sentence()
     others = [each for each in answers if each is not chosen]
     assert [each.verdict for each in others] == [ExplanationReason.AS_GOOD_AS_CHOSEN] * 2
-    assert f"{chosen.why['broker']} was drawn from 3 equally good brokers" in others[0].sentence()
+    assert f"{chosen.why['broker']} was drawn at random from 3 equally good brokers" in others[0].sentence()
 
 
 def test_why_not_of_the_owner_says_that_it_owns_the_bundle() -> None:

@@ -52,7 +52,7 @@ def test_eligible_broker_has_no_obstacles() -> None:
 def test_each_control_is_an_obstacle() -> None:
     controls = Controls(draining={A: DrainOrder(40.0)}, excluded=frozenset({A}))
     drained, excluded = find_obstacles(MODULAR, question({"a": report(), "b": report()}, controls=controls), 0)
-    assert said(drained) == ("Not on a:8080 because it is draining, for 60 s", "stop its drain")
+    assert said(drained) == ("Not on a:8080 because it has been draining for 60 s", "stop its drain")
     assert said(excluded) == ("Not on a:8080 because an operator has excluded it", "remove its exclusion")
 
 

@@ -199,7 +199,7 @@ def test_most_used_broker_without_bundles_is_skipped() -> None:
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(1, 2)]
     assert said(result)["a:8080"][0] is SheddingReason.NO_BUNDLES
     nothing = shed(snapshot({"a": report(cpu=100), "b": report(cpu=0)}))
-    assert "some of the 1 brokers tried reported no bundles" in said(nothing)["cluster"][1]
+    assert "some of the 1 brokers tried have no usable report of bundles" in said(nothing)["cluster"][1]
 
 
 def test_bundles_that_do_not_fit_have_a_verdict() -> None:

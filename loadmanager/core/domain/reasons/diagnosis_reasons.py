@@ -135,7 +135,7 @@ class ExplanationReason(Reason):
         "Placement would choose {broker} now, of {candidates} candidates",
     )
     AS_GOOD_AS_CHOSEN = entry(
-        "Not on {broker} by chance only: {chosen} was drawn from {equals} equally good brokers",
+        "Not on {broker} because {chosen} was drawn at random from {equals} equally good brokers",
         remedy="pin the bundle to {broker}",
     )
     COMES_AFTER = entry(

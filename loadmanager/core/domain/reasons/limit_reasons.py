@@ -8,7 +8,7 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 class FilterReason(Reason):
     BROKER_DRAINING = entry(
         "No move except by its drain, which has run for {seconds} s",
-        "Not on {broker} because it is draining, for {drained_for_s} s",
+        "Not on {broker} because it has been draining for {drained_for_s} s",
         remedy="stop its drain",
     )
     BROKER_EXCLUDED = entry(

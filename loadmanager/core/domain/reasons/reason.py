@@ -55,8 +55,8 @@ class Reason(enum.StrEnum, metaclass=_ReasonType):
     sentences: tuple[str, ...]
     remedies: tuple[str, ...]
 
-    def __new__(cls, entry: ReasonEntry) -> Self:
-        self = str.__new__(cls, entry.word)
-        self._value_ = entry.word
-        self.sentences, self.remedies = entry.sentences, entry.remedies
+    def __new__(cls, declared: ReasonEntry) -> Self:
+        self = str.__new__(cls, declared.word)
+        self._value_ = declared.word
+        self.sentences, self.remedies = declared.sentences, declared.remedies
         return self

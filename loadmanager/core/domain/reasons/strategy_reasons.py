@@ -39,8 +39,11 @@ class SheddingReason(Reason):
         "No move because need {need_mib_per_s} MiB/s is below {=min_unload_message_throughput} bytes/s",
     )
     AWAITING_REPORT = entry(
-        "No move because usage {usage_percent} % was reported before a bundle was unloaded: awaiting its next report",
-        "No move because its load was reported before a bundle was unloaded",
+        (
+            "No move because usage {usage_percent} % was reported before the unload of a bundle began: awaiting its"
+            " next report"
+        ),
+        "No move because its load was reported before the unload of a bundle began",
         remedy="wait for its next report",
     )
     NO_BUNDLES = entry(

@@ -88,7 +88,7 @@ class TransferReason(Reason):
     )
     NO_LOAD_DATA = entry(
         "No move because {broker} has not reported its load",
-        "No move because some of the {brokers_tried} brokers tried reported no bundles",
+        "No move because some of the {brokers_tried} brokers tried have no usable report of bundles",
     )
     NO_BROKERS = entry(
         "No move because none of {brokers} brokers has reported its load",
