@@ -115,7 +115,7 @@ class MetricSamples:
 class Candidate(ABC):
     """Base of processes that can lead; subclasses define the leader's work.
 
-    `mirror` copies the store of the election. A leader that does not answer `caller` for `leader_timeout_s` is replaced
+    `mirror` copies the store of the election. A leader that does not answer `caller` for `leader_silence_s` is replaced
     early; 0 disables that. `life` identifies this process. Subclasses create the attributes declared here.
     """
 
@@ -145,7 +145,7 @@ class Candidate(ABC):
         mirror: ClusterMirror,
         node_id: str,
         service_url: str,
-        leader_timeout_s: float,
+        leader_silence_s: float,
         caller: Caller,
         life: Life | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class Candidate(ABC):
         self._life = life or Life(kind="node")
         record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
         self.election = Election(store, mirror, record, self._on_elected, self._on_deposed)
-        self.leader_watch = LeaderWatch(store, mirror, self.election, caller, leader_timeout_s, self._life)
+        self.leader_watch = LeaderWatch(store, mirror, self.election, caller, leader_silence_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completes when the leader changes or this node begins to lead; a new future then replaces it."""
@@ -237,8 +237,13 @@ class Candidate(ABC):
         After a store rollback ZooKeeper may reuse the incarnations in the mirror. An agent would then accept a claim
         about another process.
         """
-        if self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s:
+        if self.may_be_outdated:
             raise OutdatedMirrorError(self.why_not_ready() or "the session with ZooKeeper may be over")
+
+    @property
+    def may_be_outdated(self) -> bool:
+        """True when the session in which the mirror was read may be over: another node may lead."""
+        return self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s
 
     @property
     def is_leading(self) -> bool:

@@ -19,7 +19,6 @@ from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.mirror.cluster_mirror import stuck_brokers, unserved_bundles
 from loadmanager.net.auth.gate import is_open_to_anyone
-from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
 from loadmanager.wire.http_bodies import ShownLimit, UnplaceableNamespaces
 
@@ -47,8 +46,7 @@ class FleetStatus:
         """Return the current `wire.fleet_bodies.FleetBody`, without `at`."""
         node, mirror = self._node, self._node.mirror
         summary, controls = mirror.model.summary(), mirror.operator_config.controls
-        # Without a lease the mirror may be of a former session, and another node may lead by now.
-        leader = mirror.leader if clock.now_s() < node.store.lease_valid_until_s else None
+        leader = None if node.may_be_outdated else mirror.leader
         highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,

@@ -263,7 +263,7 @@ async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Show
     assert (await shown.node.ask("POST", policy, json=data)).status == 204
     try:
         await shown.open("fleet")
-        limits = shown.page.locator(".notice").filter(has_text="Limits keep bundles where they are").locator("li")
+        limits = shown.page.locator(".notice").filter(has_text="Limits keep bundles in place").locator("li")
         await expect(limits).to_have_count(2)
         await expect(limits.first).to_contain_text(re.compile(r"too soon, until \d\d:\d\d:\d\d \((9|10) min"))
         await expect(limits.first.locator("code")).to_have_text(limit.reason)

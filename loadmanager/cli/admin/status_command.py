@@ -132,7 +132,7 @@ def _head(seen: Json, width: int) -> list[str]:
     unowned = f", {seen['unowned']} not yet assigned" if seen["unowned"] else ""
     brokers, bundles = format_quantity(len(seen["brokers"]["id"]), "broker"), format_quantity(seen["bundles"], "bundle")
     nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
-    rows = [(_NO_LEADER, f"nothing is assigned or moved; {nodes}")]
+    rows = [(_NO_LEADER, f"none is elected, or {seen['node']} has no lease of ZooKeeper; {nodes}")]
     if leader:
         rows = [("leader", f"{leader['id']}, epoch {leader['epoch']}; {nodes}")]
     if leader and not seen["isWhole"]:
@@ -167,7 +167,7 @@ def _balancing_limits(balancing: Json) -> list[str]:
         f"the breaker has stopped shedding for {format_duration(breaker['stoppedS'])} more": breaker["stoppedS"],
         f"the breaker keeps {format_quantity(breaker['bundles'], 'bundle')} in place": breaker["bundles"],
         "nothing can move": balancing.get("cannotMove"),
-        "limits keep bundles where they are": balancing.get("limits"),
+        "limits keep bundles in place": balancing.get("limits"),
     }
     return [sentence for sentence, is_so in sentences.items() if is_so]
 

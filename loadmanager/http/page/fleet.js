@@ -60,7 +60,8 @@ function Notices({ now }) {
         ${availableNamespaces.length > 3 ? `${whole(availableNamespaces.length)} namespaces` : availableNamespaces.join(", ")}
         (<code>availableNamespaces</code>).<//>`
     }
-    ${!leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner until a node is elected.<//>`}
+    ${!leader && html`<${Notice} kind="bad" title="No leader is known">
+      No node is elected, or this one has no lease of ZooKeeper. Without a leader no bundle gets an owner.<//>`}
     ${leader && !isWhole && html`<${Notice} kind="warn" title="The leader does not answer this node">${NOT_WHOLE}<//>`}
     ${
       frozen &&
@@ -79,7 +80,7 @@ function Notices({ now }) {
     }
     ${
       limits.length > 0 &&
-      html`<${Notice} kind="info" title="Limits keep bundles where they are"><ul>${limits.map(Limit)}</ul><//>`
+      html`<${Notice} kind="info" title="Limits keep bundles in place"><ul>${limits.map(Limit)}</ul><//>`
     }
     ${unplaceable.map(
       ({ sentence }) => html`<${Notice} kind="bad" title="Namespaces without a broker">${sentence}.<//>`,

@@ -58,7 +58,7 @@ class LeaderWatch:
         mirror: ClusterMirror,
         election: Election,
         caller: Caller,
-        timeout_s: float,
+        silence_s: float,
         life: Life,
     ) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class LeaderWatch:
         self._election = election
         self._caller = caller
         self._life = life
-        self._detector = FailureDetector(timeout_s)
+        self._detector = FailureDetector(silence_s)
         self._driver = MachineDriver[Event, Action](self._detector, self._do)
         self._http: HttpClient
         self._is_kept = False

@@ -108,7 +108,7 @@ def test_limits_and_unplaceable_namespaces_are_shown() -> None:
     said = {"policy": "p", "namespaces": ["t/ns"], "count": 1, "sentence": "No broker may own t/ns"}
     told = draw(seen(balancing=seen()["balancing"] | {"limits": limits}, unplaceable=[said]), 120, 40)
     assert told[2:6] == [
-        "balancing  limits keep bundles where they are",
+        "balancing  limits keep bundles in place",
         "limit      2 bundles wait (no_return), until 12:04:00Z (in 4 min)",
         "limit      1 broker waits (rests)",
         "no broker  No broker may own t/ns",
@@ -164,7 +164,7 @@ def test_every_problem_is_shown() -> None:
 
 def test_missing_leader_and_brokers_are_stated() -> None:
     lines = draw(seen(leader=None, brokers=brokers(), mean=None, lowerBound=None), 80, 24)
-    assert "no leader  nothing is assigned or moved; nodes n1:8080, n2:8080" in lines
+    assert "no leader  none is elected, or n2:8080 has no lease of ZooKeeper; nodes n1:8080, n2:8080" in lines
     assert "no brokers are registered" in lines
 
 

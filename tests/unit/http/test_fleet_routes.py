@@ -74,6 +74,12 @@ async def test_node_without_a_lease_names_no_leader(cluster: Cluster, monkeypatc
     assert (await node.get(FLEET)).json()["leader"] is None
 
 
+async def test_node_whose_mirror_is_of_a_former_session_names_no_leader(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    node.node.mirror.is_of_former_session = True
+    assert (await node.get(FLEET)).json()["leader"] is None
+
+
 async def test_drain_is_the_state_of_a_broker(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.put("/loadbalance/v1/brokers/b2:8080/drain")
