@@ -73,8 +73,11 @@ class HistoryFile:
 
     def stands_for(self, other: HistoryFile) -> bool:
         """Return True if this is a compacted file that contains the rows of the other one."""
-        is_there = (self.hour_ms, self.epoch) == (other.hour_ms, other.epoch) and self.path != other.path
-        return self.is_compacted and is_there and self.first <= other.first and other.last <= self.last
+        return self.hour_ms == other.hour_ms and self.path != other.path and self.covers(*other.order)
+
+    def covers(self, epoch: int, first: int, last: int) -> bool:
+        """Return True if this is a compacted file with all rows of these sequences."""
+        return self.is_compacted and self.epoch == epoch and self.first <= first and last <= self.last
 
 
 def partition_of(at_ms: int) -> str:
@@ -89,7 +92,7 @@ def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node
     """
     first, last = sequences
     whose = _COMPACTED if node is None else _UNUSABLE_IN_NAMES.sub("_", node)
-    if whose == node == _COMPACTED:
+    if node == _COMPACTED:
         whose += "_"
     return f"{table}/{partition_of(at_ms)}/{epoch:010d}-{first:012d}-{last:012d}-{whose}.parquet"
 

@@ -5,7 +5,7 @@ A report is valid for each bundle that it names from when it came until the firs
 - the next report, by any broker, of this bundle or of one that shares hashes with it (it was split or merged)
 - `broker_gone` of the broker that reported it
 - the end of its leader's term: `term_ended`, or without one the next `term_began`
-- the end of the range
+- the end of the history
 - 15 minutes: a broker reports at least that often
 
 So one broker carries a bundle at a time, and load is counted once. For the resources of the broker itself a report is

@@ -92,7 +92,7 @@ def cost_models(broker_reports: DataFrame) -> DataFrame:
         return pd.DataFrame(found, columns=COST_MODELS.names)
 
     reports = broker_reports.select("at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES)
-    classified = reports.withColumns({f"class_{name}": f.round(name) for name in LIMITS})
+    classified = reports.withColumns(dict(zip(_CLASS, map(f.round, LIMITS), strict=True)))
     return _thinned(classified).groupBy(*_CLASS).applyInPandas(fit, COST_MODELS)
 
 

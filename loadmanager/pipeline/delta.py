@@ -60,7 +60,7 @@ class Tables:
         self._spark = spark
         self.directory = Directory.of(root)
         self._is_local = self.directory.filesystem.type_name == "local"
-        """Spark accesses the files itself. It has no JARs for object stores: tasks use Arrow there."""
+        """True if Spark accesses the files itself. It has no JARs for object stores, where tasks use Arrow."""
 
     def __str__(self) -> str:
         return self.directory.url

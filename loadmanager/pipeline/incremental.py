@@ -1,8 +1,9 @@
 """Incremental processing: find the hours of a history that have changed since their windows were made.
 
 The windows of an hour are made from the files of that hour and of the hour before, whose reports may still be valid.
-They are made again if one of these files is new, replaced or compacted, and if the end of an epoch within the hour has
-changed. If retention has deleted a file of an hour, the hour keeps its windows, and the next hour its first 15 minutes.
+They are made again if one of these files is new, replaced or compacted, and if the end of a term or of the history
+within the hour has changed. If retention has deleted a file of an hour, the hour keeps its windows, and the next hour
+its first 15 minutes.
 
 The rows of unchanged hours stay in the tables. `<out>/_hours.json` records the inputs of each hour. An hour is marked
 unfinished before its tables are written, so the next run repairs a run that was killed.
@@ -145,6 +146,4 @@ class HistoryHours:
 def _has_rows_of(file: HistoryFile, other: str) -> bool:
     """Return True if this is a compacted file that replaces the other one, given by table and name."""
     table, name = other.split("/")
-    epoch, first, last = map(int, name.split("-")[:3])
-    is_there = file.is_compacted and (file.table, file.epoch) == (table, epoch)
-    return is_there and file.first <= first and last <= file.last
+    return file.table == table and file.covers(*map(int, name.split("-")[:3]))

@@ -86,7 +86,7 @@ class Ingest:
 
     def _clean(self, hours: Sequence[int]) -> None:
         """Make the small tables, of broker reports and events, for all these hours at once."""
-        if not hours:
+        if not hours and all(map(self._tables.has, INGESTED)):
             return
         self._hours.begin(hours)
         brokers, events = (self._read_with_reason(table, hours) for table in (BROKER_REPORTS, EVENTS))

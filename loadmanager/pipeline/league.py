@@ -173,7 +173,7 @@ def _means(rates: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 def _means_by(unit: str, rates: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each day or seed, with a column for each metric and configuration."""
-    return _means(rates, unit, "configuration").unstack()  # noqa: PD010 - keeps the order of configurations
+    return _means(rates, unit, "configuration").unstack().sort_index()  # noqa: PD010 - keeps the order of configurations
 
 
 def _whole_days(rows: pd.DataFrame) -> list[int]:

@@ -111,7 +111,8 @@ def _run_step(run: JobRun, step: Step) -> None:
         raise _failed(done, error) from error
     finally:
         done.seconds = time.monotonic() - started_s
-    run.show(f"{step.name}: {sum(done.rows.values()):,} rows, {done.seconds:.1f} s")
+    rows = sum(done.rows.values())
+    run.show(f"{step.name}: {f'{rows:,} rows, ' if rows else ''}{done.seconds:.1f} s")
 
 
 def _failed(done: StepResult, error: Exception) -> StepError:

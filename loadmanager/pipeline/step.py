@@ -106,6 +106,10 @@ def get_summary(out: str) -> Summary:
         content = orjson.loads(directory.read(SUMMARY))
         return Summary(**{**content, "out": out, "steps": [StepResult(**each) for each in content["steps"]]})
     except OSError:
-        raise ConfigurationError(f"{directory}: no {SUMMARY}: has the pipeline been run into it?") from None
+        from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - slow import
+
+        raise ConfigurationError(
+            f"--out {without_password(out)}: no {SUMMARY}: has the pipeline been run into it?"
+        ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{directory}/{SUMMARY}: not the summary of a run: {error}") from None

@@ -172,9 +172,9 @@ def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
     ids, names = outline.brokers, outline.namespaces
     more = _removable(fleet, outline)[: fleet.removed_count]
     return FleetChange(
-        frozenset({*more, *(BrokerId(each) for each in fleet.removed if each in ids)}),
+        frozenset({*more, *(each for each in fleet.removed if each in ids)}),
         tuple(_added(fleet.added, outline.capacity)),
-        {BrokerId(each): speed for each, speed in fleet.speeds.items() if each in ids},
+        {each: speed for each, speed in fleet.speeds.items() if each in ids},
         {each: factor for each, factor in fleet.loads.items() if each in names},
     )
 
@@ -193,7 +193,7 @@ def _added(groups: Iterable[ScenarioBrokers], capacity: tuple[float, ...]) -> It
     number = itertools.count()
     for group in groups:
         for _ in range(group.count):
-            name = BrokerId(group.id or f"added-{next(number):04d}:8080")
+            name = group.id or BrokerId(f"added-{next(number):04d}:8080")
             spec = broker_spec(name, group)
             if capacity and "capacity" not in group.model_fields_set:
                 spec = replace(spec, capacity=capacity)

@@ -210,12 +210,13 @@ def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgem
     days = [_by_day(np.where(asked_for, losses[model][0], np.nan)) for model in (SEASONAL, baseline)]
     pinball, mae, coverage = scores[SEASONAL]
     least_pinball, least_mae, baseline_coverage = scores[baseline]
-    if pinball >= least_pinball:
-        why = f"no less pinball loss than {baseline}"
-    elif mae >= least_mae:
-        why = f"its median errs no less than {baseline}"
-    else:
+    used = pinball < least_pinball and mae < least_mae
+    if used:
         why = f"{1 - pinball / least_pinball:.0%} less pinball loss than {baseline}"
+    elif pinball >= least_pinball:
+        why = f"no less pinball loss than {baseline}"
+    else:
+        why = f"its median errs no less than {baseline}"
     return Judgement(
         points=int(asked_for.sum()),
         pinball=pinball,
@@ -226,7 +227,7 @@ def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgem
         coverage=coverage,
         baseline_coverage=baseline_coverage,
         shown=str(interval(_relative(*days)).shows(_AS_GOOD)),
-        used=pinball < least_pinball and mae < least_mae,
+        used=used,
         why=why,
     )
 

@@ -81,6 +81,9 @@ def test_hour_is_recomputed_when_its_files_or_those_before_change(kept: Kept) ->
     assert kept.run() == [1, 2]
     kept.put(30, content="longer")
     assert kept.run() == [30]
+    assert kept.run({1: at(30)}) == [30]
+    assert kept.run({1: at(31)}) == [30]
+    assert kept.run({1: at(32)}) == [], "an end after an hour does not concern it"
     assert kept.run(ENDED) == [1, 2, 3, 30]
 
 
