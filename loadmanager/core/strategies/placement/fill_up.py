@@ -2,9 +2,9 @@
 
 Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. The best
 broker is chosen among those with bundles. An idle broker is chosen instead if the load of the best one is above the
-underloaded threshold, or all are idle. If even the best one is overloaded, the broker with the most free capacity is
-chosen; if that is full, all take turns. The state holds the memory of `core/strategies/ranked_brokers.py`, and the
-turn: `{"model": ..., "cursor": n}`.
+underloaded threshold, or all are idle. With leastLoadedServer, if even the best one is overloaded, the broker with the
+most free capacity is chosen; if that is full, all take turns. The state holds the memory of
+`core/strategies/ranked_brokers.py`, and the turn: `{"model": ..., "cursor": n}`.
 
 As in Pulsar: candidates are visited in the order of their total load at the snapshot, equals by name.
 
@@ -30,8 +30,6 @@ from loadmanager.core.strategies.placement.placement_strategy import Placement, 
 from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
 _CURSOR_END = 1_000_000
-_FULL = 100
-
 _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
 """Figures that Pulsar shows as quota shares; for display only."""
 
@@ -126,12 +124,11 @@ class FillUp(ABC):
         load = float(visited.load[best])
         if load > math.trunc(self.settings.broker_underloaded_threshold_percentage) and visited.idle.any():
             return int(np.argmax(visited.idle)), FillUpReason.IDLE_BROKER_OPENED, load
-        if self.best_reason is FillUpReason.LEAST_LOADED and load >= _FULL:
-            return turn, FillUpReason.ALL_BROKERS_FULL, load
-        overloaded = math.trunc(self.settings.broker_overloaded_threshold_percentage)
-        if self.best_reason is FillUpReason.LEAST_LOADED and load > overloaded:
-            return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY, load
-        return best, self.best_reason, load
+        return *self.choose_loaded(visited, best, turn), load
+
+    def choose_loaded(self, visited: Visited, best: int, turn: int) -> tuple[int, Reason]:  # noqa: ARG002 - overridden
+        """Return the position of the choice and the reason, if no idle broker is opened."""
+        return best, self.best_reason
 
 
 def _visit(rows: Rows, bundle: int | None, projection: Projection, ranking: Ranking) -> Visited:

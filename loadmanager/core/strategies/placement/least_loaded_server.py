@@ -9,8 +9,11 @@ brokers, and may be the most loaded one of three.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.strategies.placement.fill_up import FillUp, FillUpReason, Visited
 from loadmanager.core.strategies.placement.placement_strategy import Rows
@@ -23,6 +26,7 @@ from loadmanager.core.strategies.ranked_brokers import (
 )
 
 _TOLERANCE = 5.0
+_FULL = 100
 
 
 class LeastLoadedServer(FillUp):
@@ -44,3 +48,11 @@ class LeastLoadedServer(FillUp):
             if not better.any():
                 return int(positions[best])
             best += 1 + int(better.argmax())
+
+    def choose_loaded(self, visited: Visited, best: int, turn: int) -> tuple[int, Reason]:
+        """Return the next in turn if the best is full, and the one with the most free capacity if it is overloaded."""
+        if visited.load[best] >= _FULL:
+            return turn, FillUpReason.ALL_BROKERS_FULL
+        if visited.load[best] > math.trunc(self.settings.broker_overloaded_threshold_percentage):
+            return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY
+        return best, self.best_reason
