@@ -99,13 +99,13 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
         _report_left_out(error)
         faults.append(str(error))
 
-    in_progress = Replay(planner_settings_of)
+    run = Replay(planner_settings_of)
     for item in _with_progress(recorded_items(history, start, to_ms, left_out)):
-        in_progress.take(item)
-        if in_progress.outcome.difference is not None:
+        run.take(item)
+        if run.outcome.difference is not None:
             break
     end = find_end(history, last_epoch(history) + 1, 0)
-    outcome = in_progress.end(None if end is None or end.ended else (end.epoch, end.since_ms))
+    outcome = run.end(None if end is None or end.ended else (end.epoch, end.since_ms))
     outcome.is_complete = outcome.is_complete and not faults
     return outcome
 

@@ -13,7 +13,7 @@ from loadmanager.wire.validation import WireModel
 
 class Explanation(WireModel):
     """A rule that decided: its reason, sentence and figures, and the remedy, unless only the load can change the
-    result. Made of a verdict, it has the verdict's.
+    result. A `Verdict` validates as one too.
     """
 
     reason: str

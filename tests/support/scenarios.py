@@ -13,7 +13,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.planning.repeated_moves import NEVER
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
-from loadmanager.lab.simulate.scenario import Scenario, parse_scenario
+from loadmanager.lab.simulate.scenario import Scenario, parse_as
 from loadmanager.lab.simulate.sim_result import CompletedMove, FirstReport, Result, StepSeries
 
 PROJECT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def a_file(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a key m
 
 
 def a_scenario(**changes: Any) -> Scenario:  # noqa: ANN401 - whatever a key may hold
-    return parse_scenario(a_file(**changes), "a.yaml")
+    return parse_as(Scenario, a_file(**changes), "a.yaml")
 
 
 def a_move(

@@ -79,12 +79,15 @@ class Tally:
     def __init__(
         self, from_ms: int, level: UsageLevel | None = None, trail: MoveTrail | None = None, *, is_stalled: bool = False
     ) -> None:
-        self.from_ms = from_ms
         self._totals = PeriodTotals(from_ms, from_ms, worst_usage=0.0 if level is None else level.highest)
         self._level = level
         self._is_stalled = is_stalled
         self._area = 0.0
         self._trail = trail or MoveTrail()
+
+    @property
+    def from_ms(self) -> int:
+        return self._totals.from_ms
 
     def follow(self, at_ms: int) -> Tally:
         """Return a new tally that continues from here."""

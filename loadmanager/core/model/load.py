@@ -205,7 +205,7 @@ def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> Float
 
     NaN is ignored; only NaN gives minus infinity.
     """
-    factors = np.array([weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out])
+    factors = np.array([*rated_weights(weights).values()])
     with np.errstate(invalid="ignore"):
         weighted = percent[..., _RATED].astype(np.float64) * factors
     return np.asarray(np.fmax.reduce(weighted, axis=-1, initial=-np.inf) / 100, dtype=np.float64)

@@ -72,7 +72,7 @@ class BrokerSlows(FleetEvent):
 
 class _BrokerFault(FleetEvent):
     broker: Broker
-    until_s: Seconds | None = Field(None, description="End; without it, the broker's next restart, or never.")
+    until_s: Seconds | None = Field(None, description="End; without it, never.")
 
     def is_over(self, now_s: float) -> bool:
         return self.until_s is not None and now_s >= self.until_s
@@ -117,7 +117,7 @@ class ReportsGoBad(_BrokerFault):
 
 
 class LoadJumps(FleetEvent):
-    """Some bundles have more or less load for a time. A world takes them by name."""
+    """Some bundles have more or less load for a time. In a world, `bundles` are names."""
 
     kind: Literal["loadJumps"] = "loadJumps"
     until_s: Seconds = Field(description="End.")

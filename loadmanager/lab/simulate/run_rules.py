@@ -15,7 +15,8 @@ class Rules(Part):
     """Timing of the simulated fleet, besides the settings.
 
     A broker measures with a phase of its own as far as the steps allow. The default backlog is the timeout of Pulsar's
-    clients; a reconnection is a lookup, a quarter of a millisecond on a real Pulsar, and an open producer or consumer.
+    clients. A reconnection costs a lookup (a quarter of a millisecond on a real Pulsar) and the opening of a producer
+    or consumer.
     """
 
     first_round_s: Seconds | None = Field(
@@ -43,7 +44,8 @@ class Rules(Part):
 
 
 class WorldRules(Rules):
-    """Rules of a world: also those that a node has settings for. The defaults are those of the leader and of agents.
+    """Rules of a world: those of a scenario, and those that a node has settings for, with the defaults of leader and
+    agents.
 
     The leader is elected half an interval after the start, so that rounds do not coincide with measurements. With
     `host_usage_lags` a report has the usage of the previous measurement, as if the host were measured separately.

@@ -409,13 +409,8 @@ def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[Brok
 P = TypeVar("P", bound=Part)
 
 
-def parse_scenario(content: object, where: str) -> Scenario:
-    """Parse the content of a YAML file. Raises `ScenarioError`, which names file, key and allowed values."""
-    return parse_as(Scenario, content, where)
-
-
 def parse_yaml(model: type[P], text: str, where: str) -> P:
-    """Parse the text of a YAML file as this model; raises as `parse_scenario`."""
+    """Parse the text of a YAML file as this model; raises as `parse_as`."""
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -424,7 +419,10 @@ def parse_yaml(model: type[P], text: str, where: str) -> P:
 
 
 def parse_as(model: type[P], content: object, where: str) -> P:
-    """Parse the content of a YAML file as this model; raises as `parse_scenario`."""
+    """Parse the content of a YAML file as this model.
+
+    Raises `ScenarioError`, which names file, key and allowed values.
+    """
     if not isinstance(content, Mapping):
         raise ScenarioError(f"{where}: expected a mapping with the keys of a scenario, got {cut(repr(content))}")
     try:

@@ -55,10 +55,6 @@ class FirstReport:
     incarnation: int
 
 
-COUNTS = frozenset({"brokers", "moves", "unowned", "reports"})
-"""Columns of a `StepSeries` with integers."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSeries:
     """Columns (T,) with a row per step, taken at its start, before any decision.

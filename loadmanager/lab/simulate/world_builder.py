@@ -135,13 +135,13 @@ def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
     namespace = bundles.namespaces()
     waves = [_wave(each, scenario.seed, bundles) for each in scenario.shapes if isinstance(each, files.DiurnalShape)]
-    profiles = np.ones((len(loads), PROFILE_HOURS))
+    sizes, profiles = np.bincount(namespace), np.ones((len(loads), PROFILE_HOURS))
     for hour in range(PROFILE_HOURS):
         middle_s = (hour + 0.5) * _HOUR_S
         place = int(hour_of_week(START_S + middle_s))
         for wave in waves:
             factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
-            profiles[:, place] *= np.bincount(namespace, weights=factors) / np.bincount(namespace)
+            profiles[:, place] *= np.bincount(namespace, weights=factors) / sizes
     return LearnedLoads(loads, scenario.name, 0, dict(zip(loads, profiles, strict=True)))
 
 
@@ -256,7 +256,8 @@ def _shapes(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series
 
 
 def _wave(shape: files.DiurnalShape, seed: int, bundles: _BundleParts) -> Diurnal:
-    drawn, phases = generator(seed, Purpose.FLEET), np.zeros(len(bundles.names))
+    drawn = generator(seed, Purpose.FLEET)
+    phases: FloatArray | float = 0.0
     match shape.phases:
         case "spread":
             phases = drawn.random(len(bundles.names))

@@ -9,20 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import (
-    BANDWIDTH_IN,
-    BANDWIDTH_OUT,
-    CPU,
-    DIRECT_MEMORY,
-    MEMORY,
-    FloatArray,
-    IntArray,
-)
+from loadmanager.core.model.load import CPU, MEMORY, FloatArray, IntArray, rated_weights
 from loadmanager.core.planning.certificate.bounds import find_pigeonhole
 from loadmanager.core.strategies.level.level_load import bound_level
 from loadmanager.lab.simulate.sim_brokers import Carried
-from loadmanager.lab.simulate.sim_result import COUNTS, CompletedMove, StepSeries
+from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
 from loadmanager.lab.simulate.world_state import WorldState
+
+_COUNTS = frozenset({"brokers", "moves", "unowned", "reports"})
+"""Columns of a `StepSeries` with integers."""
 
 
 class StepRecorder:
@@ -60,7 +55,7 @@ class StepRecorder:
 
     def series(self) -> StepSeries:
         def column(name: str) -> npt.NDArray[Any]:
-            return np.array([row[name] for row in self._rows], np.int64 if name in COUNTS else np.float64)
+            return np.array([row[name] for row in self._rows], np.int64 if name in _COUNTS else np.float64)
 
         return StepSeries(**{name: column(name) for name in self._rows[0]})
 
@@ -88,15 +83,8 @@ class StepRecorder:
 
 def counted_resources(settings: PlannerSettings) -> list[int]:
     """Return the resources with a weight."""
-    weights = settings.resource_weights
-    by_resource = {
-        CPU: weights.cpu,
-        MEMORY: settings.memory_resource_weight,
-        DIRECT_MEMORY: weights.direct_memory,
-        BANDWIDTH_IN: weights.bandwidth_in,
-        BANDWIDTH_OUT: weights.bandwidth_out,
-    }
-    return [resource for resource, weight in by_resource.items() if weight > 0] or [CPU]
+    weights = {**rated_weights(settings.resource_weights), MEMORY: settings.memory_resource_weight}
+    return sorted(resource for resource, weight in weights.items() if weight > 0) or [CPU]
 
 
 def _bound(needs: Mapping[int, FloatArray], scarcest: int, capacity: FloatArray) -> float:

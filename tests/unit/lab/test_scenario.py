@@ -9,7 +9,7 @@ from support.scenarios import a_file, a_scenario
 
 from loadmanager.errors import ConfigurationError, ScenarioError
 from loadmanager.history.synthetic_fleet import Series
-from loadmanager.lab.simulate.scenario import parse_scenario
+from loadmanager.lab.simulate.scenario import Scenario, parse_as
 from loadmanager.lab.simulate.scenario_run import run, settings_for
 from loadmanager.lab.simulate.world_builder import world_of
 
@@ -56,7 +56,7 @@ LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"],
 )
 def test_bad_file_is_refused_with_key_and_allowed_values(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint) as refused:
-        parse_scenario(a_file(**changes), "my.yaml")
+        parse_as(Scenario, a_file(**changes), "my.yaml")
     assert str(refused.value).startswith("my.yaml: ")
     assert "\n" not in str(refused.value)
 
@@ -65,13 +65,13 @@ def test_scenario_must_be_a_mapping() -> None:
     with pytest.raises(
         ScenarioError, match=re.escape("my.yaml: expected a mapping with the keys of a scenario, got []")
     ):
-        parse_scenario([], "my.yaml")
+        parse_as(Scenario, [], "my.yaml")
 
 
 def test_unknown_keys_are_named_before_other_errors() -> None:
     changes = {"brokrs": 1, "durationS": -1, "stepS": -1, "seed": -1, "name": ""}
     with pytest.raises(ScenarioError, match=r"^my\.yaml: brokrs: unknown key.*; and 2 more$"):
-        parse_scenario(a_file(**changes), "my.yaml")
+        parse_as(Scenario, a_file(**changes), "my.yaml")
 
 
 @pytest.mark.parametrize(
