@@ -38,7 +38,7 @@ from loadmanager.cli.service_runner import (
 from loadmanager.config.node_settings import AUTO_HISTORY, Settings
 from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
-from loadmanager.history.gaps import put_aside_if_ahead
+from loadmanager.history.gaps import move_aside_if_ahead
 from loadmanager.http.app import make_app
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, serve_within
@@ -144,7 +144,7 @@ def _prepare_folder(settings: Settings, epoch: int, environment: Mapping[str, st
     """Return the folder, after moving the history of another store aside. Raises `HistoryError`."""
     folder = _find_base(environment) / _name_folder(settings)
     with _lock(folder.parent):
-        put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
+        move_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
     return folder
 
 

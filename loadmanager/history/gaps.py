@@ -135,7 +135,7 @@ def _ignore(_: HistoryFileError) -> None:
 log = structlog.get_logger(__name__)
 
 
-def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
+def move_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
     """Rename the folder if it holds entries of a later epoch than the current one.
 
     `key` is the setting of the store's URL. Raises `HistoryError`.
@@ -146,5 +146,5 @@ def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
     try:
         history.rename(aside)
     except OSError as error:
-        raise HistoryError(f"{history}: of another {key}, and cannot be put aside: {error.strerror}") from None
+        raise HistoryError(f"{history}: of another {key}, and cannot be moved aside: {error.strerror}") from None
     log.warning("history_moved_aside", why=f"its epochs are of another {key}", to=str(aside))

@@ -132,7 +132,7 @@ class AdminHandlers(LeaderHandlers[Node]):
         bundles = self._bundles_of(request)
         return json_response(
             {
-                "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
+                "bundles": BundlesData.of(bundles),
                 "hashFunction": bundles.hash_function.value,
                 "isAvailable": str(parse_namespace(request)) in self._node.live.current.available_namespaces,
             }
@@ -140,7 +140,7 @@ class AdminHandlers(LeaderHandlers[Node]):
 
     async def get_bundles(self, request: web.Request) -> web.Response:
         """Return the boundaries of a namespace's bundles."""
-        return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
+        return json_response(BundlesData.of(self._bundles_of(request)))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
         return self._node.mirror.get_namespace(str(parse_namespace(request))).state.bundles

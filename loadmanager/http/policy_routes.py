@@ -59,9 +59,9 @@ _SHOWN_MATCHES = 10
 _Data = TypeVar("_Data")
 
 
-def check_cluster(own: str, request: web.Request) -> None:
+def check_cluster(node: Node, request: web.Request) -> None:
     """Raise `NotFoundError` unless the path names the node's own cluster."""
-    name = request.match_info["cluster"]
+    own, name = node.live.current.cluster_name, request.match_info["cluster"]
     if name != own:
         raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
 
@@ -116,7 +116,6 @@ class PolicyHandlers(LeaderHandlers[Node]):
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         super().__init__(node, forwarder)
-        self._cluster = node.live.current.cluster_name
         self._isolation: _Kind[IsolationData] = _Kind(
             "isolation policy", "policy", lambda: node.mirror.operator_config.isolation, node.operators.update_isolation
         )
@@ -172,14 +171,14 @@ class PolicyHandlers(LeaderHandlers[Node]):
 
     def _list(self, kind: _Kind[_Data]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._cluster, request)
+            check_cluster(self._node, request)
             return json_response(dict(sorted(kind.known().items())))
 
         return handle
 
     def _get(self, kind: _Kind[_Data]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._cluster, request)
+            check_cluster(self._node, request)
             return json_response(kind.get(request.match_info[kind.variable]))
 
         return handle
@@ -188,7 +187,7 @@ class PolicyHandlers(LeaderHandlers[Node]):
         """`DELETE`: 204; nothing is unloaded, and later placements follow the remaining policies."""
 
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._cluster, request)
+            check_cluster(self._node, request)
             name = request.match_info[kind.variable]
             return await self._forwarder.on_leader(request, lambda: kind.remove(request, name))
 
@@ -196,13 +195,13 @@ class PolicyHandlers(LeaderHandlers[Node]):
 
     async def list_brokers(self, request: web.Request) -> web.Response:
         """Return the registered brokers, and the policy that names each."""
-        check_cluster(self._cluster, request)
+        check_cluster(self._node, request)
         policies = self._policies()
         return json_response([_under_policy(broker, policies) for broker in sorted(self._node.mirror.registrations)])
 
     async def get_broker(self, request: web.Request) -> web.Response:
         """Return the policy that names a registered broker."""
-        check_cluster(self._cluster, request)
+        check_cluster(self._node, request)
         broker = self._node.mirror.get_registration(BrokerId(request.match_info["broker"])).broker
         return json_response(_under_policy(broker, self._policies()))
 
@@ -214,7 +213,7 @@ class PolicyHandlers(LeaderHandlers[Node]):
 
         409 if no broker could own one of these then, unless `force`.
         """
-        check_cluster(self._cluster, request)
+        check_cluster(self._node, request)
         name, force = request.match_info["policy"], parse_flag(request, "force")
         data = await parse_value(request, ISOLATION_DATA)
         policy = _usable(name, data)
@@ -294,7 +293,7 @@ class PolicyHandlers(LeaderHandlers[Node]):
 
     async def set_domain(self, request: web.Request) -> web.Response:
         """Set a failure domain; 409 if one of the brokers is in another domain."""
-        check_cluster(self._cluster, request)
+        check_cluster(self._node, request)
         name = request.match_info["failureDomain"]
         domain = await parse_value(request, FAILURE_DOMAIN)
 
@@ -358,7 +357,7 @@ class AntiAffinityHandlers(LeaderHandlers[Node]):
 
     async def members(self, request: web.Request) -> web.Response:
         """Return the namespaces of an anti-affinity group; the case of its name is ignored."""
-        check_cluster(self._node.live.current.cluster_name, request)
+        check_cluster(self._node, request)
         tenant = request.query.get("tenant", "")
         if not tenant:
             raise BadRequestError("tenant: is required")

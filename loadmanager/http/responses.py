@@ -93,8 +93,13 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 
 
 def json_response(body: object, status: int = HTTPStatus.OK) -> web.Response:
-    content = body.model_dump(by_alias=True) if isinstance(body, WireModel) else body
-    return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
+    return web.Response(body=orjson.dumps(body, default=_content), status=status, content_type="application/json")
+
+
+def _content(model: object) -> object:
+    if isinstance(model, WireModel):
+        return model.model_dump(by_alias=True)
+    raise TypeError
 
 
 def json_bytes(body: bytes) -> web.Response:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadmanager.history.gaps import last_epoch, put_aside_if_ahead
+from loadmanager.history.gaps import last_epoch, move_aside_if_ahead
 from loadmanager.history.reader import History
 from loadmanager.pulsar.planning_settings import HISTORY
 from loadmanager.store import paths
@@ -33,4 +33,4 @@ def memory_after(folder: Path, session_timeout_s: float = 10.0) -> LocalStore:
 async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
     """Move the history aside if its last epoch is above the store's. Raises `HistoryError` or a `StoreError`."""
     znode = await store.get(paths.EPOCH)
-    put_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")
+    move_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

@@ -48,8 +48,8 @@ class PlanRequest(WireModel, extra="forbid"):
 
 
 class PlanStep(WireModel):
-    """A step; `version` is that of the bundle when the plan was made. `outcome` is planned, under_way, done, failed or
-    not_begun; unknown if it has or may have begun, and is left to the leader. A computed plan also has the bundle's
+    """A step; `version` is that of the bundle when the plan was made. `outcome` is planned, in_progress, done, failed
+    or not_begun; unknown if it has or may have begun, and is left to the leader. A computed plan also has the bundle's
     load, producers and consumers.
     """
 

@@ -84,7 +84,7 @@ class PulsarServiceStatus(WireModel):
 
     `acting`: the next round will execute its plan; otherwise `obstacles` has the reasons. `misses` counts moves that
     landed on another broker, or back on their source. `failures` counts consecutive failed moves; `stopped`: there were
-    too many, and an operator has to resume with `resume`. `unserved` are bundles with clients that have no owner for a
+    too many, and an operator has to run `resume`. `unserved` are bundles with clients that have no owner for a
     minute, or whose owner has lost their topics and refuses lookups; at most 20 are listed. Ages are in seconds.
     """
 

@@ -159,7 +159,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def it_is_what_it_says(self) -> None:
         count = states(self.plan).count
-        assert count("under_way") == len(self.begun) == self.plan.in_progress <= self.leader.at_a_time
+        assert count("in_progress") == len(self.begun) == self.plan.in_progress <= self.leader.at_a_time
         assert (self.plan.state == "executing") == bool(self.begun)
         assert self.plan.state != "executed" or count("done") == len(self.plan.steps)
         assert self.plan.state != "stopped" or self.plan.stopped_by is not None

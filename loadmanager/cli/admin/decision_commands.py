@@ -173,7 +173,7 @@ class DecisionFollower:
                 return begun
 
     def _decisions(self, stream: Stream) -> Iterator[Json]:
-        from loadmanager.client.push_events import EventReader  # noqa: PLC0415 - no other command needs aiohttp
+        from loadmanager.client.push_events import EventReader  # noqa: PLC0415 - its package imports aiohttp
 
         reader = EventReader()
         for line in stream.lines():

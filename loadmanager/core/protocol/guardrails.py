@@ -201,7 +201,7 @@ def _check_settling(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ve
 
 
 def _check_brokers(facts: ClusterFacts) -> Iterator[Verdict]:
-    rails: tuple[tuple[Reason, Callable[[BrokerFacts], bool]], ...] = (
+    checks: tuple[tuple[Reason, Callable[[BrokerFacts], bool]], ...] = (
         (GuardrailReason.PULSAR_SHEDS, lambda broker: broker.sheds is True),
         (GuardrailReason.PULSAR_SPLITS, lambda broker: broker.splits is True),
         (GuardrailReason.SETTINGS_UNKNOWN, lambda broker: None in (broker.sheds, broker.splits)),
@@ -210,7 +210,7 @@ def _check_brokers(facts: ClusterFacts) -> Iterator[Verdict]:
             lambda broker: not (_is_a(MODULAR, broker) or _is_a(EXTENSIBLE, broker)),
         ),
     )
-    for reason, is_stopping in rails:
+    for reason, is_stopping in checks:
         which = [broker for broker, known in facts.brokers.items() if is_stopping(known)]
         if which:
             yield _stop(reason, brokers=len(which), registered=len(facts.brokers), which=_name_brokers(which))

@@ -16,9 +16,9 @@ destination. So a plan runs as it was shown, or stops where the cluster has chan
                                                                                                         or stopped
     a step
     ------
-    planned     it may begin        it fits                                 BeginStep                   ─▶ under_way
+    planned     it may begin        it fits                                 BeginStep                   ─▶ in_progress
                                     it does not, or the plan has stopped                                ─▶ not_begun
-    under_way   its turn comes      frozen, stopped, or other than planned  (its `check` refuses it)
+    in_progress its turn comes      frozen, stopped, or other than planned  (its `check` refuses it)
                 StepEnded: moved                                                                        ─▶ done
                 StepEnded: kept     its turn had come                                                   ─▶ failed
                 StepEnded: refused  its turn had come, and its bundle is
@@ -44,7 +44,7 @@ from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError
 
 PlanState = Literal["computed", "executing", "executed", "stopped"]
-StepState = Literal["planned", "under_way", "done", "failed", "not_begun", "unknown"]
+StepState = Literal["planned", "in_progress", "done", "failed", "not_begun", "unknown"]
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +217,7 @@ class PlanMachine:
             plan.begun += 1
             drift = self.find_drift(plan, step)
             if drift is None:
-                step.state = "under_way"
+                step.state = "in_progress"
                 plan.in_progress += 1
                 self._actions.append(BeginStep(plan, step, self._check(plan, step)))
             else:
@@ -257,7 +257,7 @@ class PlanMachine:
             return
         plan.stopped_by = f"stopped at {step.bundle}: {why}"
         for other in plan.steps:
-            if other.state == "under_way":
+            if other.state == "in_progress":
                 self._actions.append(WithdrawStep(other.bundle))
             elif other.state == "planned":
                 other.state = "not_begun"

@@ -216,7 +216,7 @@ const LOADS = [
   ["after", "After", "number"],
 ];
 
-const SIGNS = { done: "✓", failed: "✖", under_way: "▸", planned: "", not_begun: "–", unknown: "?" };
+const SIGNS = { done: "✓", failed: "✖", in_progress: "▸", planned: "", not_begun: "–", unknown: "?" };
 
 const MOVES = [
   ["bundle", "Bundle", "c-name"],

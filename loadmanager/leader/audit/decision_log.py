@@ -116,7 +116,7 @@ class DecisionLog:
                 entry.place = self._next_place()
 
     def stopped(self, subject: str, stops: Sequence[Verdict], *, epoch: int) -> None:
-        """Log that move guards stopped a move of that bundle, or every move of the cluster."""
+        """Log that guardrails stopped a move of that bundle, or every move of the cluster."""
         self.judged("guardrail", replace(stops[0], subject=subject), epoch=epoch, because=stops)
 
     def judged(self, kind: str, verdict: Verdict, *, epoch: int, because: Sequence[Verdict] = ()) -> None:

@@ -38,7 +38,7 @@ from loadmanager.wire.store_records import decode_configuration, encode_configur
 log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 5
-_CHANGED_UNDERNEATH = frozenset({"bad_version", "node_exists", "no_node"})
+_CHANGED_EXTERNALLY = frozenset({"bad_version", "node_exists", "no_node"})
 
 _Value = TypeVar("_Value")
 
@@ -139,7 +139,7 @@ class ConfigWriter:
                 if error.index == 0:
                     self._election.deposed()
                     raise StaleEpochError("another leader has taken over; this write had no effect") from None
-                if error.cause not in _CHANGED_UNDERNEATH:
+                if error.cause not in _CHANGED_EXTERNALLY:
                     raise
                 continue
             log.info("damaged_record_replaced" if is_damaged else "operator_config_written", path=path)

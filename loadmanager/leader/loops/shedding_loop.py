@@ -55,7 +55,7 @@ class SheddingLoop:
         decision_log: DecisionLog,
         mirror: ClusterMirror,
         live: LiveSettings,
-        rails: MoveGuard | None = None,
+        guardrails: MoveGuard | None = None,
         on_plan: Callable[[Plan], None] = lambda _: None,
         tracing: Tracing = OFF,
     ) -> None:
@@ -65,7 +65,7 @@ class SheddingLoop:
         self._decision_log = decision_log
         self._mirror = mirror
         self._live = live
-        self._rails = rails
+        self._guardrails = guardrails
         self._on_plan = on_plan
         self._tracing = tracing
         self._batch = Batch()
@@ -122,7 +122,7 @@ class SheddingLoop:
         self._batch = Batch()
         started_s = time.monotonic()
         term = self._election.get_term()
-        stops = self._rails.begin_round() if self._rails else ()
+        stops = self._guardrails.begin_round() if self._guardrails else ()
         if stops:
             self._decision_log.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._planner.shed()
@@ -176,7 +176,8 @@ class SheddingLoop:
         # The verdict that acted wins over a fault of the report.
         verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
-        stops_of: Sequence[Sequence[Verdict]] = self._rails.check_steps(steps) if self._rails else [()] * len(steps)
+        guardrails = self._guardrails
+        stops_of: Sequence[Sequence[Verdict]] = guardrails.check_steps(steps) if guardrails else [()] * len(steps)
         for step, stops in zip(steps, stops_of, strict=True):
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
             if is_dry_run or stops:

@@ -182,6 +182,12 @@ def test_budget_is_the_tightest_limit_with_the_end_of_its_hour() -> None:
     assert budget({}, max_load_moved_per_hour_percentage=0).seconds_left == 3600
 
 
+@given(moved=st.dictionaries(st.integers(0, 7200), st.floats(0, 1), max_size=5), after_s=st.floats(0, 7200))
+def test_need_never_lowers_the_budget(moved: dict[int, float], after_s: float) -> None:
+    calm, in_need = budget(moved, after_s=after_s), budget(moved, in_need=True, after_s=after_s)
+    assert 0 <= calm.share <= in_need.share <= 0.5
+
+
 def test_destinations_are_kept_while_bundles_rest_up_to_a_maximum() -> None:
     memory = observe(LevelMemory.of({}), 0).after_moves({"b:8080": ["x", "y"]}, [], NOW_S)
     assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}

@@ -18,7 +18,8 @@ def leader() -> PlansHarness:
 def test_steps_run_in_order_and_a_limited_number_at_once(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
-    assert ([first.step, second.step], states(kept)) == (list(kept.steps[:2]), ["under_way", "under_way", "planned"])
+    assert [first.step, second.step] == list(kept.steps[:2])
+    assert states(kept) == ["in_progress", "in_progress", "planned"]
     assert leader.step(Execute(kept, even_if_frozen=False)) == [], "once at a time"
     (third,) = leader.end(first)
     assert isinstance(third, BeginStep)
@@ -61,7 +62,7 @@ def test_stale_step_stops_the_plan(leader: PlansHarness) -> None:
     first, second = leader.execute(kept)
     leader.drifts = {"t/2": "its destination is gone"}
     assert leader.end(first) == [WithdrawStep("t/1")]
-    assert (kept.state, states(kept)) == ("executing", ["done", "under_way", "not_begun", "not_begun"])
+    assert (kept.state, states(kept)) == ("executing", ["done", "in_progress", "not_begun", "not_begun"])
     assert (kept.steps[2].error, kept.steps[3].error) == ("its destination is gone", None)
     assert leader.refuse(second) == [PlanEnded(kept)]
     assert (kept.state, kept.stopped_by) == ("stopped", "stopped at t/2: its destination is gone")
@@ -124,7 +125,7 @@ def test_new_execution_clears_the_errors_of_the_last_one(leader: PlansHarness) -
     (begun,) = leader.execute(kept)
     leader.end(begun, "kept", "cancelled")
     (begun,) = leader.execute(kept)
-    assert (states(kept), kept.steps[0].error, kept.stopped_by) == (["under_way", "planned"], None, None)
+    assert (states(kept), kept.steps[0].error, kept.stopped_by) == (["in_progress", "planned"], None, None)
     assert leader.step(StepEnded(kept, begun.step, "kept", "cancelled")) == [PlanEnded(kept)]
     assert states(kept) == ["not_begun", "not_begun"], "it had not begun this time"
 

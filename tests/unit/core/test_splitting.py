@@ -197,7 +197,7 @@ def test_full_namespace_keeps_hits() -> None:
         ("t/n", LEFT, False),
     ],
 )
-def test_split_under_way_blocks_neighbours(namespace: str, in_progress: BundleRange, *, is_blocked: bool) -> None:
+def test_split_in_progress_blocks_neighbours(namespace: str, in_progress: BundleRange, *, is_blocked: bool) -> None:
     found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, in_progress)])
     assert reasons(found) == [SplitReason.SPLIT_IN_PROGRESS if is_blocked else SplitReason.MSG_RATE]
 

@@ -97,7 +97,7 @@ async def test_history_is_off_with_a_warning_if_no_folder_is_writable(tmp_path: 
         assert said["why"].startswith("no folder can be written (")
 
 
-async def test_history_of_another_store_is_put_aside(tmp_path: Path) -> None:
+async def test_history_of_another_store_is_moved_aside(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     history = Path((await found(environment)).history_url)
     record(history, 3)

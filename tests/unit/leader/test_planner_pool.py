@@ -356,7 +356,7 @@ async def test_dry_run_logs_decisions_and_moves_nothing() -> None:
 
 
 class Stopping:
-    """Guardrails with given verdicts."""
+    """Guardguardrails with given verdicts."""
 
     def __init__(self) -> None:
         self.rounds: list[Verdict] = []
@@ -372,15 +372,15 @@ class Stopping:
 async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
-        rails, node = Stopping(), leader.node
+        guardrails, node = Stopping(), leader.node
         shedding = SheddingLoop(
-            node.planner, node.executor, node.election, node.decision_log, node.mirror, node.live, rails
+            node.planner, node.executor, node.election, node.decision_log, node.mirror, node.live, guardrails
         )
 
         def shown() -> list[str]:
             return [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "would_unload"]
 
-        rails.rounds = [
+        guardrails.rounds = [
             Verdict("cluster", GuardrailReason.CLUSTER_STATE_INCOMPLETE, acted=False),
             Verdict("cluster", GuardrailReason.MODE_IS_OBSERVE, acted=False),
         ]
@@ -392,8 +392,8 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
         assert (said["subject"], said["reason"]) == ("cluster", "cluster_state_incomplete")
         assert "mode is observe" in said["sentence"], "all verdicts"
 
-        rails.rounds = []
-        rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_LIMIT_REACHED, acted=False)]}
+        guardrails.rounds = []
+        guardrails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_LIMIT_REACHED, acted=False)]}
         await shedding.cycle()
         assert [each.split(" because")[0] for each in shown()] == [
             "Round limit reached. Shed 1 of 2 bundles",
@@ -402,7 +402,7 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
         assert (node.executor.unloads_completed, shedding.brokers_shed) == (0, 0)
         assert cluster.brokers["b1:8080"].unloads == []
 
-        rails.steps = {"t/ns/another": rails.steps[step.bundle]}
+        guardrails.steps = {"t/ns/another": guardrails.steps[step.bundle]}
         await shedding.cycle()
         assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
         assert len(shown()) == 2

@@ -253,7 +253,9 @@ class _Round:
         put_s = np.full(len(bundles), -math.inf)
         for broker, put in self._memory.put.items():
             at = brokers.find_row(BrokerId(broker))
-            for name, at_s in put.items() if at is not None else ():
+            if at is None:
+                continue
+            for name, at_s in put.items():
                 row = bundles.find_row(name)
                 if row is not None and bundles.assigned[row] == at:
                     put_s[row] = at_s
