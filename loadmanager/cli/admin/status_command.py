@@ -132,7 +132,7 @@ def _head(seen: Json, width: int) -> list[str]:
     unowned = f", {seen['unowned']} not yet assigned" if seen["unowned"] else ""
     brokers, bundles = format_quantity(len(seen["brokers"]["id"]), "broker"), format_quantity(seen["bundles"], "bundle")
     nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
-    rows = [(_NO_LEADER, f"none is elected, or {seen['node']} has no lease of ZooKeeper; {nodes}")]
+    rows = [(_NO_LEADER, f"none elected, or {seen['node']} has no lease; {nodes}")]
     if leader:
         rows = [("leader", f"{leader['id']}, epoch {leader['epoch']}; {nodes}")]
     if leader and not seen["isWhole"]:

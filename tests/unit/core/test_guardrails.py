@@ -229,7 +229,9 @@ def test_move_waits_for_reports_of_its_recently_touched_brokers(broker: BrokerId
     facts = with_broker(broker, touched_at_s=NOW_S - 30)
     (stop,) = check_move(facts, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_BEFORE_MOVE)
-    assert stop.sentence() == (f"No move because the last report of {broker} is from before its last move, 30 s ago")
+    assert stop.sentence() == (
+        f"No move because the last report of {broker} is older than the last move from or to it, 30 s ago"
+    )
     assert check_move(facts, LIMITS, ORDERED) == []
     assert check_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
     assert check_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "neither source nor destination"

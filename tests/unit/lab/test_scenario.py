@@ -51,6 +51,11 @@ LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"],
             {"namespaces": [{"name": "t/ns", "bundles": 4, "weights": {"kind": "zipf", "exponent": 0}}]},
             "namespaces.0.weights.exponent: Input should be greater than 0",
         ),
+        ({"brokers": [{"count": 1, "speed": 0}]}, "brokers.0.speed: Input should be greater than 0"),
+        (
+            {"brokers": [{"count": 1, "capacity": {"cpuCores": 0}}]},
+            "brokers.0.capacity.cpuCores: Input should be greater than 0",
+        ),
         ({"name": "A name"}, "name: String should match pattern"),
     ],
 )

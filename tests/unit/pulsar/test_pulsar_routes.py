@@ -84,7 +84,7 @@ async def test_status_names_controls_that_stop_acting(harness: Harness, monkeypa
     ]
 
 
-async def test_acting_resumes_after_resume(harness: Harness) -> None:
+async def test_acting_continues_after_resume(harness: Harness) -> None:
     node = await harness.leader()
     await fail_to_move(harness, node, times=3)
     status = (await harness.ask(node, "GET", STATUS)).json()

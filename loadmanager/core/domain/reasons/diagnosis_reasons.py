@@ -6,6 +6,8 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 
 _WE_WOULD = "We would move it from {source} to {destination}, {mib_per_s} MiB/s, and Pulsar does not: "
 
+_CHECK_LEADERS_LOG = "check the log of Pulsar's leader: it uses averages from before our start, or runs no rounds"
+
 
 class ComparisonReason(Reason):
     MOVED_AS_WE_WOULD = entry(
@@ -35,7 +37,7 @@ class ComparisonReason(Reason):
         ),
     )
     MOVED_BEFORE_OUR_ROUND = entry(
-        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before our first round",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before our first round"
     )
     CAME_BACK = entry(
         (
@@ -45,26 +47,20 @@ class ComparisonReason(Reason):
         remedy="make Pulsar name a destination when it unloads (3.0 or newer)",
     )
     LEFT_WITHOUT_OWNER = entry(
-        "Pulsar unloaded it from {source}, and nobody has looked it up for {seconds} s: it has no owner",
+        "Pulsar unloaded it from {source}, and nobody has looked it up for {seconds} s: it has no owner"
     )
     OWNER_LEFT = entry(
         "{source}, its owner, left; {destination} owns it since then: not a shedding decision",
         "{source}, its owner, left; nobody has looked it up since then: not a shedding decision",
     )
-    FIRST_OWNER = entry(
-        "It had no owner; a lookup assigned it to {destination}",
-    )
-    PULSAR_SPLIT = entry(
-        "Pulsar split it, or moved it after a split: not a shedding decision",
-    )
+    FIRST_OWNER = entry("It had no owner; a lookup assigned it to {destination}")
+    PULSAR_SPLIT = entry("Pulsar split it, or moved it after a split: not a shedding decision")
     MOVED_BY_US = entry(
         "We moved it from {source} to {destination}, {mib_per_s} MiB/s",
         "We unloaded it from {source}, {mib_per_s} MiB/s, and it has no owner",
         "We had Pulsar place it on {destination}",
     )
-    NO_LONGER_WANTED = entry(
-        "We no longer want to move it from {source} to {destination}, as we did for {minutes} min",
-    )
+    NO_LONGER_WANTED = entry("We no longer want to move it from {source} to {destination}, as we did for {minutes} min")
     WE_ALONE_SHEDDING_OFF = entry(
         _WE_WOULD + "its shedding is off",
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true on the brokers, or let us act",
@@ -76,11 +72,9 @@ class ComparisonReason(Reason):
     WE_ALONE_STALLED = entry(_WE_WOULD + "it has stalled")
     WE_ALONE_UNEXPLAINED = entry(
         _WE_WOULD + "its strategy, as computed here, would, and it has not for {minutes} min",
-        remedy=("check the log of Pulsar's leader: it uses averages from before our start, or runs no rounds"),
+        remedy=_CHECK_LEADERS_LOG,
     )
-    STRATEGY_UNKNOWN = entry(
-        "Pulsar's own round cannot be computed here: {error}",
-    )
+    STRATEGY_UNKNOWN = entry("Pulsar's own round cannot be computed here: {error}")
     STALLED_ON_OWNER = entry(
         (
             "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
@@ -106,7 +100,7 @@ class ComparisonReason(Reason):
             "Pulsar does not move what we expect: for {rounds} rounds its strategy, as computed here, would have moved"
             " {bundles} of the bundles of {source}, and nothing was moved"
         ),
-        remedy="check the log of Pulsar's leader: it uses averages from before our start, or runs no rounds",
+        remedy=_CHECK_LEADERS_LOG,
     )
     STALL_OVER = entry(
         "Pulsar moves bundles again, after {minutes} min without a move",
@@ -127,9 +121,7 @@ class ExplanationReason(Reason):
         "A round would shed with {msg_rate_per_s} messages/s more",
         "A round would shed with {mib_per_s} MiB/s more",
     )
-    OWNS_IT_ALREADY = entry(
-        "It is on {broker}, or moving there",
-    )
+    OWNS_IT_ALREADY = entry("It is on {broker}, or moving there")
     WOULD_BE_CHOSEN = entry(
         "Not on {broker} because it has not left {holder}: placement would choose {broker}, of {candidates} candidates",
         "Placement would choose {broker} now, of {candidates} candidates",
@@ -156,9 +148,7 @@ class CertificateReason(Reason):
             " noise alone causes {noise_floor}"
         ),
     )
-    NOTHING_MOVES = entry(
-        "Heat {heat_before}; best possible {bound} ({bound_by}); noise alone causes {noise_floor}",
-    )
+    NOTHING_MOVES = entry("Heat {heat_before}; best possible {bound} ({bound_by}); noise alone causes {noise_floor}")
 
 
 class OwnershipReason(Reason):

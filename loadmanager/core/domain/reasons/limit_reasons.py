@@ -135,9 +135,7 @@ class ChurnReason(Reason):
         "No move because shedding is stopped for another {seconds_left} s",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
-    EXCHANGE_BROKEN = entry(
-        "No move because it is part of an exchange, and {other} stays",
-    )
+    EXCHANGE_BROKEN = entry("No move because it is part of an exchange, and {other} stays")
     BREAKER_LIFTED = entry("The breaker was lifted by an operator")
 
 
@@ -198,7 +196,9 @@ class GuardrailReason(Reason):
     )
     TOO_MANY_FAILURES = entry(
         "No move because the last {failures} moves failed (failuresUntilStop {failures_until_stop})",
-        remedy="find the cause in the decisions of kind unload_failed, then run loadmanager admin pulsar resume",
+        remedy=(
+            "find the cause in the decisions of kinds unload_failed and split, then run loadmanager admin pulsar resume"
+        ),
     )
     HOURLY_LIMIT_REACHED = entry(
         "No move because {moves} moves began within the hour (movesPerHour {moves_per_hour})",
@@ -214,6 +214,6 @@ class GuardrailReason(Reason):
         remedy="change includedNamespaces or excludedNamespaces",
     )
     REPORT_BEFORE_MOVE = entry(
-        "No move because the last report of {broker} is from before its last move, {seconds_ago} s ago",
+        "No move because the last report of {broker} is older than the last move from or to it, {seconds_ago} s ago",
         remedy="wait for its next report",
     )

@@ -120,9 +120,7 @@ class SheddingReason(Reason):
         "No move because it was unloaded within the grace period",
         remedy="wait, or lower loadBalancerSheddingGracePeriodMinutes",
     )
-    SELF_TEST_BUNDLE = entry(
-        "No move because {namespace} belongs to one broker, for its health checks",
-    )
+    SELF_TEST_BUNDLE = entry("No move because {namespace} belongs to one broker, for its health checks")
 
 
 _TOPICS = "{topics} topics"
@@ -157,9 +155,7 @@ class SplitReason(Reason):
     SESSIONS = _above(_SESSIONS, "namespace_bundle_max_sessions")
     MSG_RATE = _above(_MSG_RATE, _MAX_MSG_RATE)
     BANDWIDTH = _above(_BANDWIDTH, _MAX_BANDWIDTH)
-    ADMIN_SPLIT = entry(
-        "Split into {parts} because an operator ordered it",
-    )
+    ADMIN_SPLIT = entry("Split into {parts} because an operator ordered it")
     SPLIT_PART_PLACED = entry("Moved because it is part of a split bundle, and placement prefers {broker}")
     SPLITTING_DISABLED = entry("No split because {#auto_bundle_split_enabled} is false")
     TOO_FEW_TOPICS = entry(
@@ -188,36 +184,24 @@ class SplitReason(Reason):
         "No split because it has been above a limit {hits} times in succession, not more than"
         " {=namespace_bundle_split_condition_hit_count_threshold}"
     )
-    SPLIT_IN_PROGRESS = entry(
-        "No split because a split of a bundle with a common boundary is in progress",
-    )
+    SPLIT_IN_PROGRESS = entry("No split because a split of a bundle with a common boundary is in progress")
     SPLIT_CYCLE_FULL = entry(
         f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
         " {=max_number_of_bundles_to_split_per_cycle}"
     )
     RANGE_NOT_SPLITTABLE = entry("No split because there is no hash between the ends of its range")
-    NO_SPLIT_BOUNDARY = entry(
-        "No split because the algorithm finds no boundary between its {topics} topics",
-    )
+    NO_SPLIT_BOUNDARY = entry("No split because the algorithm finds no boundary between its {topics} topics")
     SPLIT_BOUNDARY_AT_END = entry("No split because boundary {boundary} is not between the ends of its range")
     NOTHING_TO_SPLIT = entry(
         "No split because none of {bundles} bundles that {brokers} brokers report is above a limit"
     )
-    SPLIT_NEEDS_TWO_BROKERS = entry(
-        "No split because two brokers are needed, and {brokers} are registered",
-    )
+    SPLIT_NEEDS_TWO_BROKERS = entry("No split because two brokers are needed, and {brokers} are registered")
     RESHAPING_FROZEN = entry("No split or merge because the balancer is frozen: {frozen}")
     SHAPE_HELD = entry("No split because an operator {held}")
-    REPORT_NOT_BELIEVED = entry(
-        "No split or merge because its report is implausible: {fault}",
-    )
-    OWNER_SILENT = entry(
-        "No split because its broker did not list its topics: {error}",
-    )
+    REPORT_NOT_BELIEVED = entry("No split or merge because its report is implausible: {fault}")
+    OWNER_SILENT = entry("No split because its broker did not list its topics: {error}")
     SPLIT_FAILED = entry("No split because it failed: {error}")
-    SPLIT_PART_STAYS = entry(
-        "No move because placement would choose its present broker",
-    )
+    SPLIT_PART_STAYS = entry("No move because placement would choose its present broker")
 
 
 class MergeReason(Reason):
@@ -226,14 +210,13 @@ class MergeReason(Reason):
         " {most_sessions} sessions, {msg_rate_per_s} of {most_msg_rate_per_s} messages/s and {mib_per_s} of"
         " {most_mib_per_s} MiB/s"
     )
-    ADMIN_MERGE = entry(
-        "Merged with {with} because an operator ordered it",
-    )
+    ADMIN_MERGE = entry("Merged with {with} because an operator ordered it")
     MERGING_DISABLED = entry("No merge because {#auto_bundle_merge_enabled} is false")
     NAMESPACE_HAS_MINIMUM_BUNDLES = entry("No merge because it has only {bundles} bundles")
     NO_COLD_NEIGHBOURS = entry(
         (
-            "No merge because of {pairs} pairs of neighbours {apart} have different owners, {young} changed within the"
+            "No merge because of {pairs} pairs of neighbours {apart} do not have one common owner, {young}"
+            " changed within the"
             " last hour, {held} are held by operators and {warm} are warm"
         ),
     )
@@ -247,9 +230,7 @@ class PlacementReason(Reason):
             " {=broker_overloaded_threshold_percentage} %"
         ),
     )
-    ROUND_ROBIN = entry(
-        "Placed on {broker}, next in round-robin order of {candidates} candidates",
-    )
+    ROUND_ROBIN = entry("Placed on {broker}, next in round-robin order of {candidates} candidates")
     DECIDED_BEFORE = entry(
         "Placed on {broker}, the destination of its move",
         remedy="wait for the next round of shedding, which forgets this destination",
@@ -258,9 +239,7 @@ class PlacementReason(Reason):
         "Placed on {broker} because it is pinned there",
         remedy="unpin it",
     )
-    HELD_FOR_OWNER = entry(
-        "Placed on {broker} because it was held for that broker during its absence",
-    )
+    HELD_FOR_OWNER = entry("Placed on {broker} because it was held for that broker during its absence")
     NO_BROKER_AVAILABLE = entry(
         (
             "Not placed because isolation policy {policy} leaves no broker that may own it: {brokers} registered,"
@@ -289,6 +268,4 @@ class PlacementReason(Reason):
             " then"
         ),
     )
-    NOT_FREE = entry(
-        "Not placed because it is owned by, or moving to, {broker}",
-    )
+    NOT_FREE = entry("Not placed because it is owned by, or moving to, {broker}")
