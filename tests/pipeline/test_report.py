@@ -85,3 +85,11 @@ def test_forecast_is_shown_for_the_namespaces_with_the_most_load(spark: SparkSes
     run.begin(STEP)
     read = collect(run)["namespace_forecasts"]
     assert read.to_numpy().tolist() == [["t/b", START_MS + 1, 1, 2, 3], ["t/b", START_MS + 2, 1, 2, 3]]
+
+
+def test_history_without_a_whole_hour_has_no_forecast(spark: SparkSession, tables: Tables) -> None:
+    tables.write("namespace_windows", frame_of(spark, "namespace_windows", []))
+    tables.write("forecasts", frame_of(spark, "forecasts", []))
+    run = JobRun(spark, Job("", str(tables)), Summary("run", "", str(tables)))
+    run.begin(STEP)
+    assert collect(run)["namespace_forecasts"].empty

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -190,7 +191,8 @@ def namespace_hours(windows: DataFrame) -> pd.DataFrame:
 
 def _namespace_forecasts(run: JobRun, namespaces: Sequence[str]) -> pd.DataFrame:
     """Read the forecasts that `namespace_hours` go on with."""
-    metric, key = pc.field("metric") == FORECAST_METRIC, pc.field("key").isin(list(namespaces))
+    names = pa.array(namespaces, pa.string())  # Typed, as there may be none.
+    metric, key = pc.field("metric") == FORECAST_METRIC, pc.field("key").isin(names)
     rows: pd.DataFrame = run.read_rows("forecasts", (pc.field("kind") == "namespace") & metric & key).to_pandas()
     made = rows.sort_values(["key", "start_ms"]).rename(columns={"key": "namespace"})
     return made[["namespace", "start_ms"]].assign(**{name: made[name] / _MB for name in ("q10", "q50", "q90")})

@@ -80,7 +80,9 @@ def test_stall_time_continues_in_the_next_tally() -> None:
 def test_next_tally_starts_with_the_last_level() -> None:
     tally = Tally(0)
     tally.see(0, level(2.0, 0.7))
-    found = tally.follow(60_000).measure(90_000)
+    followed = tally.follow(60_000)
+    found = followed.measure(90_000)
+    assert followed.from_ms == 60_000
     assert (found.max_over_mean, found.worst_usage, found.moves) == pytest.approx((2.0, 0.7, 0))
 
 

@@ -83,5 +83,5 @@ async def test_failed_rename_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
 
     record(tmp_path, 7)
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(HistoryError, match="cannot be put aside: Read-only file system"):
+    with pytest.raises(HistoryError, match="cannot be moved aside: Read-only file system"):
         await put_history_of_another_store_aside(tmp_path, await a_store(1))
