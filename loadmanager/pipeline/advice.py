@@ -99,7 +99,7 @@ def _write_advice(run: JobRun) -> None:
     )
     young = known_hours(bundles).groupBy("bundle").count().where(f.col("count") < FEWEST_HOURS).count()
     if young:
-        run.note(f"not judged: bundles with fewer than {FEWEST_HOURS} known hours: {young}")
+        run.done.note(f"not judged: bundles with fewer than {FEWEST_HOURS} known hours: {young}")
     run.write("advice", advice(run.recorded.settings.planner_settings(), bundles, reported_by, reports))
 
 

@@ -172,7 +172,7 @@ def _ingest(run: JobRun) -> None:
     for table in INGESTED:
         run.report_rows(table)
     for note in ingest.notes:
-        run.note(note)
+        run.done.note(note)
 
 
 def _require_range(run: JobRun) -> None:

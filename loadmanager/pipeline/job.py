@@ -102,10 +102,6 @@ class JobRun:
         self._step.require_reads(table)
         return self.tables.read_rows(table, where)
 
-    def has(self, table: str) -> bool:
-        """Return whether any table, declared or not, was ever written."""
-        return self.tables.has(table)
-
     def write(self, table: str, frame: DataFrame | pd.DataFrame) -> None:
         """Replace a table and report its number of rows. NaN in a pandas frame becomes null."""
         self._step.require_writes(table)
@@ -125,10 +121,6 @@ class JobRun:
         """Put the number of rows of a table into the summary, and show it."""
         rows = self.done.rows[table] = self.tables.rows(table)
         self.show(f"  {table}: {rows:,} rows")
-
-    def note(self, text: str) -> None:
-        """Add a sentence about what was left out to the summary."""
-        self.done.note(text)
 
     def require_days(self) -> None:
         """Raise `NoResult` if the history is too short for a forecast."""

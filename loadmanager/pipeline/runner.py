@@ -83,7 +83,7 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
     for step in steps:
         try:
             for table in step.reads:
-                if table not in made and not run.has(table):
+                if table not in made and not run.tables.has(table):
                     maker = next(name for name, each in STEPS.items() if table in each.writes)
                     raise PipelineError(
                         f"{run.job.out}/{table}: there is no such table yet; it is made by the step {maker}"
@@ -103,7 +103,7 @@ def _run_step(run: JobRun, step: Step) -> None:
             run.summarise_range()
         step.function(run)
     except NoResult as why:
-        run.note(f"{step.name}: {why}")
+        run.done.note(f"{step.name}: {why}")
         for table in step.writes:
             if table not in done.rows:
                 run.clear(table)

@@ -65,6 +65,7 @@ class StepResult:
     hours: int = 0
 
     def note(self, text: str) -> None:
+        """Add a sentence about what was left out, once."""
         if text not in self.notes:
             self.notes.append(text)
 

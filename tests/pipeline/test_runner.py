@@ -92,13 +92,13 @@ def test_missing_table_is_refused_with_the_step_that_makes_it(step_runner: StepR
 
 def test_table_of_an_earlier_step_or_run_is_readable(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
-    two = Step("two", lambda run: run.note(f"{run.read('fleet_events').count()} row"), reads=("fleet_events",))
+    two = Step("two", lambda run: run.done.note(f"{run.read('fleet_events').count()} row"), reads=("fleet_events",))
     assert step_runner.run(one, two).notes == ["1 row"]
     assert step_runner.run(two).notes == ["1 row"]
 
 
 def test_optional_table_may_be_missing(step_runner: StepRunner) -> None:
-    step = Step("one", lambda run: run.note(f"{run.has('fleet_events')}"), reads_if_there=("fleet_events",))
+    step = Step("one", lambda run: run.done.note(f"{run.tables.has('fleet_events')}"), reads_if_there=("fleet_events",))
     assert step_runner.run(step).notes == ["False"]
 
 

@@ -85,17 +85,17 @@ def table(contents: Contents, name: str) -> pd.DataFrame:
 
 def collect(run: JobRun) -> Contents:
     """Read everything that the report shows."""
-    read = {name: _first_rows(run, name) for name in _ORDERS if run.has(name)}
-    if run.has("broker_windows"):
+    read = {name: _first_rows(run, name) for name in _ORDERS if run.tables.has(name)}
+    if run.tables.has("broker_windows"):
         windows = run.read("broker_windows").where(f.col("window_s") == SHORTEST_S)
         read["brokers"] = broker_totals(windows)
         read["broker_times"] = over_time(windows, "broker", f.col("mean_usage"), _MOST_BROKERS)
         read["highest_reports"] = highest_reports(windows)
-    if run.has("bundle_windows"):
+    if run.tables.has("bundle_windows"):
         read["bundle_times"] = bundle_times(run.read("bundle_windows"))
-    if run.has("namespace_windows"):
+    if run.tables.has("namespace_windows"):
         hours = read["namespace_hours"] = namespace_hours(run.read("namespace_windows"))
-        if run.has("forecasts"):
+        if run.tables.has("forecasts"):
             read["namespace_forecasts"] = _namespace_forecasts(run, hours["namespace"].unique())
     return read
 

@@ -44,7 +44,7 @@ def replay_scenarios(run: JobRun) -> None:
         _skip(run, missing)
         return
     whatif = _whatif(run)
-    on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
+    on_fault = (lambda fault: run.done.note(f"left out: {fault}")) if run.history.leaves_out else None
     ranges = Ranges(run.spark, run.job.history, on_fault)
     planned = _plan(run, whatif, History(run.job.history), ranges)
     if missing := missing_day(planned.replayed_ms):
@@ -58,7 +58,7 @@ def replay_scenarios(run: JobRun) -> None:
     run.write("recommendation", recommendation_table(found))
     best, text = next(each for each in found if each.fleet == planned.recommend_for), None
     if best.configuration is None:
-        run.note(f"what-if: {best.why[0]}")
+        run.done.note(f"what-if: {best.why[0]}")
     else:
         source = [
             f"Learnt from {run.job.history}, {format_range(from_ms, to_ms)}, run {run.summary.run}.",
@@ -80,17 +80,17 @@ def _skip(run: JobRun, why: str) -> None:
     for table in ("scenarios", "league", "paired_differences", "recommendation"):
         run.clear(table)
     write_recommended(Directory.of(run.job.out), None)
-    run.note(f"what-if: {why}")
+    run.done.note(f"what-if: {why}")
 
 
 def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
     """Plan the trials, by the costs that are known or those of the range."""
-    if not run.has("cost_models"):
+    if not run.tables.has("cost_models"):
         run.write("cost_models", cost_models(run.history.usable_reports(BROKER_REPORTS)))
     cost = known_cost(run.read_rows("cost_models"))
     planned = plan(whatif, history, ranges, base=run.recorded.values(), cost=cost)
     for each in planned.left_out:
-        run.note(f"what-if: left out: {each}")
+        run.done.note(f"what-if: left out: {each}")
     return planned
 
 

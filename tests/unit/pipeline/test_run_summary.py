@@ -26,7 +26,7 @@ def found(hours: int = 0, to_ms: int = 2, note: str = "", rows: int = 5) -> Inge
         run.done.hours, run.done.rows = hours, {"imbalance": rows}
         run.summary.from_ms, run.summary.to_ms = 1, to_ms
         if note:
-            run.note(note)
+            run.done.note(note)
 
     return ingest
 
