@@ -29,7 +29,7 @@ from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 from loadmanager.pipeline.costs import cost_models, known_cost, last_limits
 from loadmanager.pipeline.datasets import METRICS, schema_of
-from loadmanager.pipeline.forecast.models import QUANTILES, quantiles_of, shrink
+from loadmanager.pipeline.forecast.models import MEDIAN, QUANTILES, quantiles_of, shrink
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
 from loadmanager.pipeline.step import NoResult, Step
 
@@ -47,7 +47,6 @@ RATED = {
 FEWEST_DAYS_FOR_TREND = 14
 _INTERVAL = QUANTILES[2] - QUANTILES[0]
 _WEEK, _THURSDAY = 7, 3
-_MEDIAN = 1
 _ROUNDING = 1e-9
 """Fraction of a broker that is rounded down."""
 
@@ -56,11 +55,11 @@ def _write_capacity(run: JobRun) -> None:
     reports = run.read("clean_broker_reports")
     run.write("cost_models", cost_models(reports))
     run.require_days()
+    by_hour = by_hour_of(hourly(run.read("broker_windows"))).orderBy("start_ms").toPandas()
     there = registered(reports, run.read("fleet_events"), run.summary.to_ms or 0)
+    brokers = there.join(last_limits(reports), "broker", "left").orderBy("broker").toPandas()
     cost = known_cost(run.read_rows("cost_models"))
-    windows, job = run.read("broker_windows"), run.job
-    rows = capacity(windows, reports, there, job.days, job.headroom, cost, run.recorded.domains)
-    run.write("capacity", rows)
+    run.write("capacity", plan(by_hour, brokers, run.job.days, run.job.headroom, cost, run.recorded.domains))
 
 
 def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
@@ -177,7 +176,7 @@ def project(days: IntArray, peaks: FloatArray, ahead: IntArray) -> FloatArray:
     """Return the `QUANTILES` (3, n) of the peaks of the days `ahead`, from the peaks (m,) of `days`."""
     middle, level = float(np.median(days)), float(np.median(peaks))
     slopes = _slopes(days, peaks)
-    off = peaks - (level + slopes[_MEDIAN] * (days - middle))
+    off = peaks - (level + slopes[MEDIAN] * (days - middle))
     spread = _by_weekday(days, off)[:, (ahead + _THURSDAY) % _WEEK]
     lines = level + np.multiply.outer(slopes, ahead - middle)
     return np.asarray(np.maximum(lines + spread, 0))
@@ -200,24 +199,6 @@ def _by_weekday(days: IntArray, off: FloatArray) -> FloatArray:
     apart = np.full((_WEEK, len(off)), np.nan)
     apart[weekday, np.arange(len(off))] = off
     return shrink(*quantiles_of(apart), everything)
-
-
-def capacity(
-    broker_windows: DataFrame,
-    broker_reports: DataFrame,
-    there: DataFrame,
-    days: int,
-    headroom: float,
-    cost: CostModel,
-    domains: Mapping[str, str],
-) -> pd.DataFrame:
-    """Make the rows of `capacity` for the brokers that are `there`; `broker_reports` have their limits.
-
-    `domains` is the failure domain of each broker; brokers without one share one more domain.
-    """
-    by_hour = by_hour_of(hourly(broker_windows)).orderBy("start_ms").toPandas()
-    brokers = there.join(last_limits(broker_reports), "broker", "left").orderBy("broker").toPandas()
-    return plan(by_hour, brokers, days, headroom, cost, domains)
 
 
 def by_hour_of(windows: DataFrame) -> DataFrame:
@@ -245,7 +226,10 @@ def plan(
     cost: CostModel,
     domains: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Plan from the rows of `by_hour_of`, by time, and the limits of the registered brokers."""
+    """Make the rows of `capacity` from the rows of `by_hour_of`, by time, and the limits of the registered brokers.
+
+    `domains` is the failure domain of each broker; brokers without one share one more domain.
+    """
     if brokers.empty:
         raise NoResult("no broker was registered at the end of the range")
     limits = brokers[[f"{name}_limit" for name in RATED]].to_numpy(dtype=np.float64)

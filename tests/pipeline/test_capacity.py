@@ -18,13 +18,13 @@ from loadmanager.pipeline.capacity import (
     RATED,
     BrokerRoom,
     by_hour_of,
-    capacity,
     daily_peaks,
     need,
     plan,
     project,
     registered,
 )
+from loadmanager.pipeline.costs import last_limits
 from loadmanager.pipeline.datasets import METRICS
 from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
 from loadmanager.pipeline.step import NoResult
@@ -233,7 +233,9 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, 
         for at, limit in ((0, 800.0), (1, 400.0))
     ]
     there = spark.createDataFrame([("a:80",), ("b:80",)], "broker string")
-    return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports), there
+    limits = last_limits(frame_of(spark, "clean_broker_reports", reports))
+    by_hour = by_hour_of(frame_of(spark, "broker_windows", rows)).orderBy("start_ms").toPandas()
+    return by_hour, there.join(limits, "broker").orderBy("broker").toPandas()
 
 
 def cpu_cost(message: float, base: float = 0.0) -> CostModel:
@@ -247,7 +249,7 @@ def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:
 
 
 def test_broker_windows_become_needed_brokers_per_day(spark: SparkSession) -> None:
-    found = by_quantile(capacity(*growing(spark), 20, 0.2, cpu_cost(0.04), {}))
+    found = by_quantile(plan(*growing(spark), 20, 0.2, cpu_cost(0.04), {}))
 
     middle = found[0.5]
     assert [row["day"] for row in middle][::19] == ["2026-03-30", "2026-04-18"]
@@ -267,7 +269,7 @@ def test_broker_windows_become_needed_brokers_per_day(spark: SparkSession) -> No
 
 
 def test_cost_model_counts_load_and_each_idle_broker(spark: SparkSession) -> None:
-    planned = capacity(*growing(spark), 1, 0.5, cpu_cost(0.025, base=80.0), {"a:80": "x", "b:80": "y"})
+    planned = plan(*growing(spark), 1, 0.5, cpu_cost(0.025, base=80.0), {"a:80": "x", "b:80": "y"})
 
     (row,) = by_quantile(planned)[0.5]
     # 4 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
