@@ -191,7 +191,7 @@ def advise_namespace(bundles: Sequence[BusyBundle], settings: PlannerSettings, u
     namespace = namespace_of(bundles[0].name)
     hours = {bundle.name: bundle.hours for bundle in bundles}
     whole = _with_gaps([_merge_candidate(bundle, until_ms) for bundle in bundles])
-    candidates = [_split_candidate(bundle) for bundle in bundles]
+    candidates = [SplitCandidate(each.name, BundleName.parse_any(each.name).range, *each.carried) for each in bundles]
     halves = SPLIT_ALGORITHMS["range_equally_divide"]
     splits = find_for_modular(
         candidates, {namespace: len(whole)}, lambda _, own: halves(own, (), (), settings), settings
@@ -209,10 +209,6 @@ def advise_namespace(bundles: Sequence[BusyBundle], settings: PlannerSettings, u
 def _advise_bundle(kind: str, verdict: Verdict, hours: int) -> Advice:
     text = f"{verdict.sentence()} (90th percentile of {hours} hours)"
     return Advice(kind, verdict.subject, text, {"reason": str(verdict.verdict), "hours": hours, **verdict.why})
-
-
-def _split_candidate(bundle: BusyBundle) -> SplitCandidate:
-    return SplitCandidate(bundle.name, BundleName.parse_any(bundle.name).range, *bundle.carried)
 
 
 def _merge_candidate(bundle: BusyBundle, until_ms: int) -> MergeCandidate:

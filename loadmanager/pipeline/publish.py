@@ -106,13 +106,12 @@ def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]
 def _learned(
     row: Mapping[Hashable, Any], profiles: Mapping[str, list[float]], proved: AbstractSet[str]
 ) -> NamespaceLearned:
-    rate_in, rate_out, throughput_in, throughput_out = (float(row[metric]) for metric in METRICS)
     learned = NamespaceLearned(
-        msgRateIn=rate_in,
-        msgRateOut=rate_out,
-        msgThroughputIn=throughput_in,
-        msgThroughputOut=throughput_out,
-        bundles=int(row["bundles"]),
+        msgRateIn=row["msg_rate_in"],
+        msgRateOut=row["msg_rate_out"],
+        msgThroughputIn=row["msg_throughput_in"],
+        msgThroughputOut=row["msg_throughput_out"],
+        bundles=row["bundles"],
     )
     profile = profiles.get(row["namespace"])
     if profile is None:

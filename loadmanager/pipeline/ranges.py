@@ -35,15 +35,12 @@ from loadmanager.pipeline.source import read_history
 
 _HOLD_MS = round(HOLD_S * 1000)
 _FAULT = t.StructType().add("fault", t.StringType())
-_OUTLINE = (
-    t.StructType()
-    .add("fault", t.StringType())
-    .add("brokers", t.ArrayType(t.StringType()))
-    .add("namespaces", t.ArrayType(t.StringType()))
-    .add("capacity", t.ArrayType(t.DoubleType()))
-    .add("first", t.StringType())
-    .add("digest", t.StringType())
-    .add("unreadable", t.ArrayType(t.StringType()))
+_OUTLINE = t.StructType(
+    [
+        *(t.StructField(name, t.StringType()) for name in ("fault", "first", "digest")),
+        *(t.StructField(name, t.ArrayType(t.StringType())) for name in ("brokers", "namespaces", "unreadable")),
+        t.StructField("capacity", t.ArrayType(t.DoubleType())),
+    ]
 )
 
 
@@ -85,12 +82,8 @@ class Ranges:
         reports = self._load(BROKER_REPORTS, "at_ms", from_ms=from_ms, to_ms=to_ms)
         period = (f.col("at_ms") / _HOLD_MS).cast("long")
         ends = f.array(f.min("at_ms"), f.max("at_ms")).alias("ends")
-        found = (
-            reports.where("at_ms IS NOT NULL OR damaged IS NOT NULL")
-            .groupBy(period, "file", "damaged")
-            .agg(ends)
-            .collect()
-        )
+        wanted = reports.where("at_ms IS NOT NULL OR damaged IS NOT NULL")
+        found = wanted.groupBy(period, "file", "damaged").agg(ends).collect()
         self._report_damaged(found)
         return np.unique(np.array([row.ends for row in found if row.damaged is None], dtype=np.int64))
 

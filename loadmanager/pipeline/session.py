@@ -106,7 +106,7 @@ def spark_session(
     require_spark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
 
-    from loadmanager.pipeline.source import register  # noqa: PLC0415 - as above
+    from loadmanager.pipeline.source import HistoryDataSource  # noqa: PLC0415 - as above
 
     is_submitted = _SUBMITTED in os.environ
     python = os.environ.get(_PYTHON, sys.executable)
@@ -126,7 +126,7 @@ def spark_session(
         _require_answer(session, master, answer_timeout_s)
     if python != sys.executable:
         _require_python(session, python)
-    register(session)
+    session.dataSource.register(HistoryDataSource)
     return session
 
 

@@ -40,11 +40,6 @@ _FILE_BYTES = 256 << 10
 """Cost of opening a file, as a size."""
 
 
-def register(spark: SparkSession) -> None:
-    """Register the format `loadmanager` in a session."""
-    spark.dataSource.register(HistoryDataSource)
-
-
 def read_history(
     spark: SparkSession,
     url: str,

@@ -27,7 +27,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
-from loadmanager.lab.simulate.recorded_world import HOLD_S
+from loadmanager.lab.simulate.recorded_world import HOLD_S, RecordedRange
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.trial import FleetChange, Trial, figures
@@ -116,23 +116,20 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, Setting
 def play(given: WhatIfPlan, ranges: Ranges) -> DataFrame:
     """Play all trials in parallel, and return their `OUTCOMES`."""
     cells, band = given.cells, given.band
-    return ranges.replay(
-        lambda number, recorded: _row(cells[number]) | figures(cells[number].trial.run(recorded), band),
-        cells,
-        OUTCOMES,
-    )
 
+    def row(number: int, recorded: RecordedRange) -> dict[str, Any]:
+        cell = cells[number]
+        return {
+            "scenario": cell.number,
+            "fleet": cell.fleet,
+            "configuration": cell.configuration,
+            "stretch": cell.stretch.number,
+            "seed": cell.trial.seed,
+            "from_ms": cell.stretch.from_ms,
+            **figures(cell.trial.run(recorded), band),
+        }
 
-def _row(cell: Cell) -> dict[str, Any]:
-    """Return the columns of `OUTCOMES` that are known before the trial."""
-    return {
-        "scenario": cell.number,
-        "fleet": cell.fleet,
-        "configuration": cell.configuration,
-        "stretch": cell.stretch.number,
-        "seed": cell.trial.seed,
-        "from_ms": cell.stretch.from_ms,
-    }
+    return ranges.replay(row, cells, OUTCOMES)
 
 
 def _cells(
@@ -205,12 +202,8 @@ def _require_names(whatif: WhatIf, outlines: Sequence[Outline]) -> None:
     ids = {each for outline in outlines for each in outline.brokers}
     names = {each for outline in outlines for each in outline.namespaces}
     for number, fleet in enumerate(whatif.fleets):
-        for key, named, known in (
-            ("removed", fleet.removed, ids),
-            ("speeds", fleet.speeds, ids),
-            ("loads", fleet.loads, names),
-        ):
-            for each in named:
+        for key, known in (("removed", ids), ("speeds", ids), ("loads", names)):
+            for each in getattr(fleet, key):
                 if each not in known:
                     close = get_close_matches(each, sorted(known), n=1, cutoff=0.0)
                     where = f"{whatif.name}: fleets.{number}.{key}"

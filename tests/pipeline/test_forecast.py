@@ -26,7 +26,7 @@ from loadmanager.pipeline.forecast.models import (
     seasonal_quantiles,
 )
 from loadmanager.pipeline.minimum_history import hours_known
-from loadmanager.pipeline.steps.forecast import backtest, forecast_runs, forecasts
+from loadmanager.pipeline.steps.forecast import BACKTEST, forecast_runs, forecasts
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
 NAN = float("nan")
@@ -317,9 +317,8 @@ def test_bundle_windows_become_forecasts_and_back_tests(spark: SparkSession) -> 
     ]
     runs = forecast_runs(frame_of(spark, "bundle_windows", rows), "bundle", buckets=2).cache()
 
-    tested = {
-        (row["key"], row["metric"], row["horizon_h"]): row for row in require(backtest(runs), "backtest").collect()
-    }
+    rows_tested = require(runs.select(*BACKTEST.names), "backtest").collect()
+    tested = {(row["key"], row["metric"], row["horizon_h"]): row for row in rows_tested}
     hours = require(forecasts(runs), "forecasts").orderBy("metric", "start_ms").collect()
 
     assert len(tested) == 2 * len(METRICS) * len(HORIZONS)

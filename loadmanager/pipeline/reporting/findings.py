@@ -106,16 +106,12 @@ def threshold(contents: Contents, what: str) -> float:
 
 def judge_health(contents: Contents) -> FleetHealth:
     """Apply the rules at the top of this module."""
-    period, used = _period(contents), _period_with_usage(contents)
+    period, used = Period.of(table(contents, "imbalance")), _period_with_usage(contents)
     missing = missing_time(used.now)
     if missing:
         return FleetHealth("unknown", f"Too early to tell: {missing}")
     state, sentence = _find_trouble(period, used, contents) or _find_no_trouble(used, contents)
     return FleetHealth(state, sentence, _highest_usage(used.now, contents))
-
-
-def _period(contents: Contents) -> Period:
-    return Period.of(table(contents, "imbalance"))
 
 
 def _period_with_usage(contents: Contents) -> Period:
@@ -166,10 +162,13 @@ def _highest_usage(windows: pd.DataFrame, contents: Contents) -> str:
 
 def find_numbers(contents: Contents) -> list[Number]:
     """Return the three numbers of the first screen."""
-    over = f"of {{}} a broker was above {share(threshold(contents, 'usage'))}"
+    period, over = (
+        Period.of(table(contents, "imbalance")),
+        f"of {{}} a broker was above {share(threshold(contents, 'usage'))}",
+    )
     return [
         _measure("Overloaded", over, _period_with_usage(contents), _overloaded, share, "brokers"),
-        _measure("Imbalance", "median of highest / mean load in {}", _period(contents), _imbalance, times, "imbalance"),
+        _measure("Imbalance", "median of highest / mean load in {}", period, _imbalance, times, "imbalance"),
         _brokers_needed(contents),
     ]
 

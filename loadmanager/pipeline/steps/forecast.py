@@ -47,10 +47,6 @@ def forecast_runs(windows: DataFrame, key: str, buckets: int = 64) -> DataFrame:
     return wanted.groupBy(bucket).applyInPandas(run, FORECAST_RUNS)
 
 
-def backtest(runs: DataFrame) -> DataFrame:
-    return runs.select(*BACKTEST.names)
-
-
 def forecasts(runs: DataFrame) -> DataFrame:
     """Return a row per hour; an hour whose baseline has nothing to repeat has none."""
     first = f.create_map(*(f.lit(each) for horizon in HORIZONS for each in (horizon, first_ahead(horizon))))
@@ -92,7 +88,7 @@ def forecast_all(run: JobRun) -> None:
     bundles = forecast_runs(run.read("bundle_windows"), "bundle")
     runs = bundles.unionByName(forecast_runs(run.read("namespace_windows"), "namespace")).persist()
     try:
-        run.write("backtest", backtest(runs))
+        run.write("backtest", runs.select(*BACKTEST.names))
         run.write("forecasts", forecasts(runs))
     finally:
         runs.unpersist()
