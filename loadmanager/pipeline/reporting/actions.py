@@ -29,7 +29,7 @@ from loadmanager.config.dynamic_settings import dynamic_keys, text_of
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.reporting.contents import Contents, table
+from loadmanager.pipeline.reporting.contents import SHOWN_ROWS, Contents, table
 from loadmanager.pipeline.reporting.findings import MINIMUM_S, OFTEN_UNEVEN, median_plan, threshold
 from loadmanager.pipeline.reporting.units import count, moment, share, span, times
 from loadmanager.pipeline.step import Summary
@@ -154,7 +154,8 @@ def _follow_advice(contents: Contents, kind: str) -> Action | None:
     commands = list(dict.fromkeys(_advice_commands(kind, rows)))[:_MOST_COMMANDS]
     more = f" The same holds for {others} more." if others else ""
     why = f"{first['subject']}: {first['text'].rstrip('.')}.{more}"
-    return Action(_ADVICE[kind][0].format(subjects), why, f"#advice-{first['index']}", tuple(commands))
+    evidence = f"#advice-{first['index']}" if first["index"] < SHOWN_ROWS else "#advice"
+    return Action(_ADVICE[kind][0].format(subjects), why, evidence, tuple(commands))
 
 
 def _explain_overload(contents: Contents) -> Action | None:

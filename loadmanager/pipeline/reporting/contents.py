@@ -25,6 +25,9 @@ MOST_BINS = 160
 FORECAST_METRIC = "msg_throughput_out"
 """Metric of the forecasts that are drawn."""
 
+SHOWN_ROWS = 25
+"""Rows of a table on the page."""
+
 _MOST_BROKERS = 60
 _MOST_BUNDLES = 30
 _MOST_CSV_ROWS = 100_000

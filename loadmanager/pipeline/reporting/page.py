@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from loadmanager.pipeline.reporting.actions import SHOWN, find_actions
-from loadmanager.pipeline.reporting.contents import Contents
+from loadmanager.pipeline.reporting.contents import SHOWN_ROWS, Contents
 from loadmanager.pipeline.reporting.findings import find_numbers, judge_health
 from loadmanager.pipeline.reporting.sections import TEXTS, make_sections
 from loadmanager.pipeline.reporting.units import between, count, moment, number, rate, share, span
@@ -25,7 +25,6 @@ from loadmanager.pipeline.step import Summary
 
 PAGE = "index.html"
 _ASSETS = files("loadmanager.pipeline.reporting") / "page"
-_SHOWN_ROWS = 25
 _FORMATS: dict[str, Callable[[float], str]] = {
     **dict.fromkeys(("share", "mean_usage", "highest_mean", "highest_report", "worst_usage"), share),
     **dict.fromkeys(("time_above", "time_hot", "time_full", "moved_share", "moved_again", "headroom"), share),
@@ -56,7 +55,7 @@ def make_report(contents: Contents, summary: Summary, recommended: str | None = 
         actions=actions,
         sections=sections,
         texts=TEXTS,
-        shown_rows=_SHOWN_ROWS,
+        shown_rows=SHOWN_ROWS,
     )
     made = {PAGE: text.encode()}
     for section in sections:

@@ -122,6 +122,13 @@ def test_most_valuable_action_is_first_with_evidence_and_command() -> None:
     assert found[3].commands[1].endswith("split-bundle public/shop-1 -b 0x20000000_0x30000000 --unload")
 
 
+def test_evidence_below_the_shown_rows_is_the_section() -> None:
+    merges = [("merge", f"public/shop/{number}", "Cold.", "{}") for number in range(25)]
+    split = ("split", "public/shop-1/0x00000000_0x10000000", "Hot.", "{}")
+    advice = pd.DataFrame([*merges, split], columns=["kind", "subject", "text", "evidence"])
+    assert [each.evidence for each in find_actions({"advice": advice}, summary_of(20))] == ["#advice", "#advice-0"]
+
+
 def test_healthy_fleet_has_no_actions() -> None:
     assert find_actions({**balance(20), **plan([5, 5], 6)}, summary_of(20)) == []
 
