@@ -99,16 +99,12 @@ class BrokerRoom:
         full = known.fillna(known.mean()).fillna(np.inf).to_numpy()
         return cls(np.maximum((1 - headroom) * full - base, 0), tuple(domains))
 
-    def total(self) -> FloatArray:
-        """Return the room (4,) of all brokers."""
-        return np.asarray(self.room.sum(axis=0))
-
     def without_one(self, groups: Sequence[int] | Sequence[str]) -> FloatArray:
         """Return the least room (4,) that is left without any one of the `groups` (brokers,)."""
         _, of = np.unique(groups, return_inverse=True)
         own = np.zeros((int(of.max()) + 1, self.room.shape[1]))
         np.add.at(own, of, _finite(self.room))
-        return np.asarray(self.total() - own.max(axis=0))
+        return np.asarray(self.room.sum(axis=0) - own.max(axis=0))
 
 
 class Need(NamedTuple):
@@ -129,7 +125,7 @@ def need(demand: FloatArray, fleet: BrokerRoom) -> Need:
 
     Needed brokers are like the median one, and spread evenly over the failure domains.
     """
-    total, typical, domains = fleet.total(), np.median(fleet.room, axis=0), len(set(fleet.domains))
+    total, typical, domains = fleet.room.sum(axis=0), np.median(fleet.room, axis=0), len(set(fleet.domains))
     parts = _parts(demand, total)
     first, needed, brokers = int(np.argmax(parts)), _brokers(demand, typical), len(fleet.room)
     has_domains = domains > 1

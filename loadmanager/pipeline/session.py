@@ -110,9 +110,8 @@ def spark_session(
 
     is_submitted = _SUBMITTED in os.environ
     python = os.environ.get(_PYTHON, sys.executable)
-    if master is None and not is_submitted:
-        master = HERE
     if not is_submitted:
+        master = HERE if master is None else master
         _use_java()
     if master is not None:
         _require_master(master, answer_timeout_s)
