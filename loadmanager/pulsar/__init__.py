@@ -6,10 +6,10 @@ brokers have no agents, and Pulsar assigns the owners.
 | concern | modules |
 |---|---|
 | REST API | `pulsar_admin`, `rest_call`, `rest_answers`, `refusals` |
-| mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings_poll` |
-| settings | `broker_settings`, `planning_settings`, `preflight`, `take_over` |
+| mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings` |
+| settings | `planning_settings`, `preflight`, `take_over` |
 | guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |
-| moves | `pulsar_owners`, `pulsar_ledger`, `owner_finder`, `move_log`, `recovery`, `split_actuator` |
-| comparison | `comparison_driver`, `verdict`, `level_benefit`, `scores`, `activity_log` |
+| moves | `pulsar_owners`, `pulsar_ledger`, `move_log`, `split_actuator` |
+| comparison | `comparison_driver`, `verdict`, `scores`, `activity_log` |
 | process | `pulsar_service` |
 """

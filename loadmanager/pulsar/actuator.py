@@ -18,16 +18,14 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.tracing import Tracing
-from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.guardrail_facts import GuardrailFacts
-from loadmanager.pulsar.move_log import MoveLog
-from loadmanager.pulsar.owner_finder import OwnerFinder
+from loadmanager.pulsar.move_log import MoveLog, Recovery
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.pulsar_ledger import PulsarLedger
-from loadmanager.pulsar.pulsar_owners import PulsarOwners
-from loadmanager.pulsar.recovery import Recovery
+from loadmanager.pulsar.pulsar_owners import OwnerFinder, PulsarOwners
 from loadmanager.pulsar.split_actuator import PulsarReshaper
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore

@@ -39,9 +39,8 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
 from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
-from loadmanager.pulsar.level_benefit import find_benefit
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
-from loadmanager.pulsar.verdict import ServiceLocation, VerdictFacts, first_verdict
+from loadmanager.pulsar.verdict import ServiceLocation, VerdictFacts, find_benefit, first_verdict
 from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)

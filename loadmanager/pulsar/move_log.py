@@ -1,4 +1,4 @@
-"""Move log: the in-flight moves at a Pulsar, kept in our own store for the next leader.
+"""Move log: the in-flight moves at a Pulsar, kept in our own store for the next leader, which ends them.
 
 It is one znode, fenced by the epoch. The leader writes it before it asks Pulsar for a move, and after the move has
 ended. Changes during a write are batched into the next one. A new leader reads the log before it moves anything.
@@ -12,10 +12,15 @@ from dataclasses import replace
 
 import structlog
 
-from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.pulsar_owners import OwnerFinder
 from loadmanager.store.znode_codec import decode, pack
 from loadmanager.wire.pulsar_records import decode_move_history, encode_move_history
 
@@ -150,3 +155,43 @@ class MoveLog:
                 return
             await self._record.write(pack(encode_move_history(history)))
             self._written = history
+
+
+class Recovery:
+    """Ends the in-flight moves of an earlier term, after a crash, a pause or a lost session.
+
+        owner of the bundle           meaning
+        -------------------           -------
+        the destination               the move has landed
+        the source, another broker    the move is over: the unload never began, or Pulsar placed the bundle elsewhere
+        nobody                        look the bundle up, so that Pulsar places it
+
+    Guardrails stop all moves until recovery has ended. A paused process may still send one unload afterwards: Pulsar
+    then places that bundle again.
+    """
+
+    def __init__(self, move_log: MoveLog, owned: OwnerFinder, decision_log: DecisionLog) -> None:
+        self._move_log = move_log
+        self._owned = owned
+        self._decision_log = decision_log
+
+    async def run(self, epoch: int) -> None:
+        """End the open moves, after the move log was read. Raises `NotLeaderError` after the term."""
+        in_progress = dict(self._move_log.history.in_progress)
+        for bundle, move in in_progress.items():
+            owner = await self._owned.find(BundleName.parse(bundle), move.source, move.destination)
+            self._log(bundle, move, owner, epoch)  # before the write, during which the term may end
+            await self._move_log.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
+        if in_progress:
+            self._move_log.note_recovered()
+
+    def _log(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:
+        why: dict[str, Figure] = {"source": move.source}
+        if move.destination is not None:
+            why["destination"] = move.destination
+        if owner is not None:
+            why["owner"] = owner.broker
+        self._decision_log.judged(
+            "heal", Verdict(bundle, GuardrailReason.MOVE_INTERRUPTED, acted=True, why=why), epoch=epoch
+        )
+        log.info("move_recovered", bundle=bundle, **why)

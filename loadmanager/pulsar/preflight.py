@@ -1,4 +1,4 @@
-"""Preflight check at the start: ask the configured brokers, and refuse a configuration that cannot work.
+"""Checks at the start: the configured brokers must answer, and the history must belong to the state store.
 
 | answer | outcome |
 |---|---|
@@ -6,15 +6,32 @@
 | none, or a temporary failure | `PulsarUnreachableError`, `PulsarRefusedError`: start again later |
 | from a broker of another cluster | `ConfigurationError` |
 | an untested version | a warning |
+
+The files of a history are named by epoch, so epochs must only grow. But a store in memory starts at epoch 0 in each
+process, and an operator may configure another store:
+
+| our store | action |
+|---|---|
+| in memory | continue the epochs after the last one of the history |
+| at the last epoch of the history, or beyond it | continue the history |
+| behind the history | rename the history: it belongs to another store |
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
+from loadmanager.history.gaps import last_epoch, move_aside_if_ahead
+from loadmanager.history.reader import History
 from loadmanager.pulsar.broker_settings import BrokerSettings
+from loadmanager.pulsar.planning_settings import HISTORY
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
+from loadmanager.store import paths
+from loadmanager.store.local_store import LocalStore
+from loadmanager.store.metadata_store import MetadataStore, Znode
 
 _TRIED = ("4.0.1", "4.2.4", "5.0.0-M1")
 _BUSY = 429
@@ -55,3 +72,16 @@ async def _ask(admin: PulsarAdmin, url: str) -> BrokerSettings | PulsarRefusedEr
         if error.status == _BUSY or error.status >= FAULTS_OF_ITS_OWN:
             return error
         raise ConfigurationError(f"adminUrls: {error}") from None
+
+
+def memory_after(folder: Path, session_timeout_s: float = 10.0) -> LocalStore:
+    """Return a store in memory whose epochs follow those recorded in `folder`; raises `HistoryError`."""
+    versions = {paths.ROOT: 0, paths.EPOCH: last_epoch(History(str(folder / HISTORY)))}
+    znodes = [Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()]
+    return LocalStore(znodes, session_timeout_s=session_timeout_s)
+
+
+async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
+    """Move the history aside if its last epoch is above the store's. Raises `HistoryError` or a `StoreError`."""
+    znode = await store.get(paths.EPOCH)
+    move_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

@@ -34,7 +34,7 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.guardrail_facts import GuardrailError, is_own
 from loadmanager.pulsar.move_log import MoveLog
-from loadmanager.pulsar.owner_finder import OwnerFinder, OwnerSource
+from loadmanager.pulsar.pulsar_owners import OwnerFinder, OwnerSource
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.util import clock
 

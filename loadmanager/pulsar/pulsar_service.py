@@ -20,6 +20,7 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.protocol.guardrails import check_controls
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
+from loadmanager.lab.whatif import score_worker
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_queries import LineageReader
@@ -39,10 +40,9 @@ from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.tracing import tracing_of
-from loadmanager.pulsar import score_process
 from loadmanager.pulsar.activity_log import ActivityLog, BoundedFile
 from loadmanager.pulsar.actuator import Actuator
-from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.comparison_driver import ComparedSettings, ComparisonDriver, log_scores
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.planning_settings import PulsarSettings
@@ -132,7 +132,7 @@ class PulsarService(Candidate):
     def _make_scores(self) -> Scores:
         file = BoundedFile(self.settings.folder / "scores.jsonl")
         on_score = log_scores(self.diary)
-        return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, on_score, file)
+        return Scores(lambda: self.live.current, self.settings.strategies, score_worker.ask, on_score, file)
 
     def _make_comparison(self, seed: int) -> ComparisonDriver:
         live, where = self.live, ServiceLocation(self.settings.folder, self.service_url)

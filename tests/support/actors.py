@@ -36,11 +36,9 @@ from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.http_client import NOBODY
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.move_log import MoveLog
-from loadmanager.pulsar.owner_finder import OwnerFinder
+from loadmanager.pulsar.move_log import MoveLog, Recovery
 from loadmanager.pulsar.pulsar_ledger import PulsarLedger
-from loadmanager.pulsar.pulsar_owners import PulsarOwners
-from loadmanager.pulsar.recovery import Recovery
+from loadmanager.pulsar.pulsar_owners import OwnerFinder, PulsarOwners
 from loadmanager.pulsar.refusals import PulsarRefusedError
 from loadmanager.store import paths
 

@@ -1,8 +1,9 @@
-"""Worker process that scores a recorded range, observed and with other strategies: `python -m
+"""Scores of a recorded range, observed and with other strategies, computed in a worker process: `python -m
 loadmanager.lab.whatif.score_worker`.
 
 For a service that runs beside a cluster: a separate process does the work, at the lowest priority and with limited
-memory, and may be killed at any time. It reads a `ScoreQuestion` and writes a `ScoreAnswer`, each a JSON object.
+memory, and is killed after a timeout. It reads a `ScoreQuestion` and writes a `ScoreAnswer`, each a JSON object. For
+two strategies, an hour of 100 brokers and 10,000 bundles takes about 4 s of one core and 500 MiB.
 
     fault                                        answer
     -------------------------------------------  ----------------------------------------------------------
@@ -13,6 +14,8 @@ memory, and may be killed at any time. It reads a `ScoreQuestion` and writes a `
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import resource
 import sys
@@ -28,6 +31,10 @@ from loadmanager.lab.whatif.range_figures import RangeFigures, read_observed, se
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 
 _LOWEST_PRIORITY = 19
+LONGEST_S = 600.0
+MOST_MEMORY_BYTES = 4 * 1024**3
+_SHOWN = 500
+"""Maximum number of characters of the process's output in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,43 @@ class ScoreAnswer:
         content = orjson.loads(text)
         worlds = {name: RangeFigures(**figures) for name, figures in content.pop("worlds").items()}
         return cls(**content, worlds=worlds)
+
+
+class ScoringError(LoadManagerError):
+    """The score could not be computed."""
+
+
+async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> ScoreAnswer:
+    """Return the scores from a worker process. Raises `ScoringError`."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(command or (sys.executable, "-m", "loadmanager.lab.whatif.score_worker")),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise ScoringError(f"no process can be started to compute the score: {error}") from None
+    try:
+        async with asyncio.timeout(longest_s):
+            output, errors = await process.communicate(orjson.dumps(question))
+    except TimeoutError:
+        raise ScoringError(f"the score was not ready within {longest_s:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        reason = errors.decode(errors="replace").strip()[-_SHOWN:]
+        raise ScoringError(f"the process that computes the score ended with {process.returncode}: {reason}")
+    try:
+        found = ScoreAnswer.from_json(output)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ScoringError(f"the process that computes the score answered {output[:_SHOWN]!r}") from None
+    if found.error:
+        raise ScoringError(found.error)
+    return found
 
 
 def answer(question: ScoreQuestion) -> ScoreAnswer:

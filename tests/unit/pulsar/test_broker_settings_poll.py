@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.pulsar.broker_settings import BrokerSettings
-from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
+from loadmanager.pulsar.broker_settings import BrokerSettings, BrokerSettingsPoll
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS
 
@@ -49,7 +48,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("loadmanager.pulsar.broker_settings_poll.time", clock)
+    monkeypatch.setattr("loadmanager.pulsar.broker_settings.time", clock)
     return clock
 
 

@@ -10,7 +10,7 @@ from support.pulsar_harness import pulsar_harness
 from loadmanager.errors import HistoryError
 from loadmanager.history.gaps import last_epoch
 from loadmanager.history.reader import History
-from loadmanager.pulsar.previous_runs import memory_after, put_history_of_another_store_aside
+from loadmanager.pulsar.preflight import memory_after, put_history_of_another_store_aside
 from loadmanager.store import paths
 from loadmanager.store.local_store import LocalStore
 from loadmanager.store.metadata_store import Put

@@ -18,8 +18,8 @@ from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.pulsar import pulsar_intake, topic_loads
-from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
+from loadmanager.pulsar import pulsar_intake, report_dates
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -145,7 +145,7 @@ async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_the
                 await poll.intake.settled()
             load = await reported_load(poll, owner, bundle)
             assert (load["msgRateIn"], load["msgThroughputOut"], load["producerCount"]) == (100.0, 102_400.0, 3)
-            monkeypatch.setattr(topic_loads, "MEASURED_S", 0.0)
+            monkeypatch.setattr(report_dates, "MEASURED_S", 0.0)
             await poll.intake.settled()
             assert (await reported_load(poll, owner, bundle))["msgRateIn"] == 0.0
 

@@ -37,9 +37,8 @@ from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.move_log import MoveLog
-from loadmanager.pulsar.owner_finder import OwnerFinder
 from loadmanager.pulsar.pulsar_ledger import PulsarLedger
-from loadmanager.pulsar.pulsar_owners import PulsarOwners
+from loadmanager.pulsar.pulsar_owners import OwnerFinder, PulsarOwners
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Put
@@ -205,14 +204,14 @@ async def test_outcome_of_a_move_is_the_observed_owner(
     answers: list[Exception | None],
     owner: Registration | None,
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.owner_finder._AGAIN_S", 0.0)
+    monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._AGAIN_S", 0.0)
     pulsar = Scripted(seen, answers)
     assert await OwnerFinder(pulsar, pulsar, pulsar).find(NAME) == owner
     assert pulsar.asked == asked
 
 
 async def test_owner_search_ends_with_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.owner_finder._AGAIN_S", 0.0)
+    monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._AGAIN_S", 0.0)
     pulsar = Scripted([GONE])
     finding = asyncio.create_task(OwnerFinder(pulsar, pulsar, pulsar).find(NAME))
     await asyncio.sleep(0)

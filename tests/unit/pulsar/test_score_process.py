@@ -9,8 +9,7 @@ import orjson
 import pytest
 from support.waiting import eventually
 
-from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
-from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError, ask
+from loadmanager.lab.whatif.score_worker import MOST_MEMORY_BYTES, ScoreAnswer, ScoreQuestion, ScoringError, ask
 
 NOTHING = ScoreQuestion("", 0, 1, {}, (), 60.0, 1)
 

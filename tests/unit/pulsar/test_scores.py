@@ -19,9 +19,8 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.lab.whatif.range_figures import RangeFigures
-from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion, ScoringError
 from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
-from loadmanager.pulsar.score_process import ScoringError
 from loadmanager.pulsar.scores import DAY, HOUR, RangeScore, Scores
 
 MIDNIGHT_MS = 1_789_948_800_000

@@ -18,8 +18,8 @@ from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.pulsar.move_log import Recovery
 from loadmanager.pulsar.pulsar_service import PulsarService
-from loadmanager.pulsar.recovery import Recovery
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create
 from loadmanager.wire.pulsar_records import encode_move_history
@@ -121,7 +121,7 @@ async def test_lost_lease_during_a_move_ends_its_requests(harness: Harness) -> N
         await moving
     await eventually(lambda: node.is_leading and not node.actuator.move_log.open_moves)
     assert ownership(node, BUNDLE).state is OwnershipState.FREE, "Pulsar would not place it"
-    assert node.actuator.recovery.healed == 1
+    assert [each["subject"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [BUNDLE]
 
 
 async def test_recovered_move_is_logged_when_the_term_ends_meanwhile() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleName, BundleRange, NamespaceName, TopicName
-from loadmanager.pulsar.topic_probe import topic_in
+from loadmanager.pulsar.pulsar_admin import topic_in
 
 NAMESPACE = NamespaceName.parse("lm/bench")
 HASHES = st.integers(0, HASH_SPACE_END - 1)
