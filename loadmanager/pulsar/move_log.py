@@ -192,6 +192,6 @@ class Recovery:
         if owner is not None:
             why["owner"] = owner.broker
         self._decision_log.judged(
-            "heal", Verdict(bundle, GuardrailReason.MOVE_INTERRUPTED, acted=True, why=why), epoch=epoch
+            "repair", Verdict(bundle, GuardrailReason.MOVE_INTERRUPTED, acted=True, why=why), epoch=epoch
         )
         log.info("move_recovered", bundle=bundle, **why)

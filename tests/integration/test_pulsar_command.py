@@ -242,10 +242,10 @@ async def test_move_of_a_killed_process_is_finished_by_another(
 
         await eventually(is_drained)
 
-        async def is_healed() -> bool:
-            return {each["subject"] for each in await other.decisions("heal")} == cut_short
+        async def is_repaired() -> bool:
+            return {each["subject"] for each in await other.decisions("repair")} == cut_short
 
-        await eventually(is_healed)
+        await eventually(is_repaired)
         await has_settled(pulsar, in_progress)
 
         other.process.terminate()

@@ -245,7 +245,7 @@ async def test_standby_takes_over_and_finishes_moves_of_an_expired_leader(
         cluster.partition(one.store, noticed=False)
         cluster.expire(one.store)
         await eventually(lambda: other.is_leading and not other.actuator.move_log.open_moves)
-        assert said(other, "heal"), "what was under way is seen through"
+        assert said(other, "repair"), "what was under way is seen through"
 
         async def is_drained() -> bool:
             """And somebody owns each of the bundles."""

@@ -103,7 +103,7 @@ async def test_move_of_a_killed_process_is_finished_by_the_next(harness: Harness
     owner = await harness.pulsar.owner(BUNDLE)
     assert owner == (to.broker_id if done else first.broker_id)
     assert (await harness.move_history()).in_progress == {}
-    (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
+    (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "repair"]
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was interrupted: it is on {owner}"
     )
@@ -121,7 +121,7 @@ async def test_lost_lease_during_a_move_ends_its_requests(harness: Harness) -> N
         await moving
     await eventually(lambda: node.is_leading and not node.actuator.move_log.open_moves)
     assert ownership(node, BUNDLE).state is OwnershipState.FREE, "Pulsar would not place it"
-    assert [each["subject"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [BUNDLE]
+    assert [each["subject"] for each in node.decision_log.recent(100) if each["kind"] == "repair"] == [BUNDLE]
 
 
 async def test_recovered_move_is_logged_when_the_term_ends_meanwhile() -> None:
@@ -130,7 +130,7 @@ async def test_recovered_move_is_logged_when_the_term_ends_meanwhile() -> None:
     decision_log = DecisionLog(10)
     with pytest.raises(NotLeaderError):
         await Recovery(move_log, Mock(find=AsyncMock(return_value=None)), decision_log).run(epoch=7)
-    assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("heal", BUNDLE)]
+    assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("repair", BUNDLE)]
 
 
 async def test_unreadable_record_stops_everything_until_an_operator_resumes(
@@ -160,6 +160,6 @@ async def test_pending_bundle_without_a_destination_is_looked_up(harness: Harnes
     harness.pulsar.lands[BUNDLE] = to
     node = await harness.leader()
     assert await harness.pulsar.owner(BUNDLE) == to
-    assert [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [
+    assert [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "repair"] == [
         f"A move of an earlier term from {first} was interrupted: it is on {to}"
     ]
