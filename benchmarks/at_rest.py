@@ -15,8 +15,8 @@ from loadmanager.history.synthetic_fleet import Series
 from loadmanager.lab.simulate.fleet_events import ReportsGoBad
 from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.scenario_run import settings_for
+from loadmanager.lab.simulate.sim_result import counted_resources
 from loadmanager.lab.simulate.world_builder import broker_spec, world_of
-from loadmanager.lab.simulate.world_recorder import counted_resources
 
 MOMENTS = 500
 """Number of steps that are evaluated."""

@@ -26,8 +26,7 @@ from scenario_figures import Figures, Tables, add, read, write
 from loadmanager.cli.simulate_command import packaged_scenarios, recorded_for
 from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.lab.simulate.scenario import Scenario
-from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
-from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
+from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, mean_imbalance, own_moves, run
 
 PROJECT = Path(__file__).parents[1]
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", PROJECT.parent / "shared")) / "traces"

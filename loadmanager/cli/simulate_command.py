@@ -29,8 +29,7 @@ from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import Series, read_series
 from loadmanager.lab.simulate import world
 from loadmanager.lab.simulate.scenario import Scenario, parse_yaml
-from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
-from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, run, settings_for
+from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, mean_imbalance, own_moves, run, settings_for
 
 _ALL = "all"
 

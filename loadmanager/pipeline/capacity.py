@@ -25,7 +25,7 @@ from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.history.table_schemas import KEYS
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 from loadmanager.pipeline.costs import cost_models, known_cost, last_limits
 from loadmanager.pipeline.datasets import METRICS, schema_of

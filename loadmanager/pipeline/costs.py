@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.history.table_schemas import LOAD_COLUMNS, RESOURCE_COLUMNS
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.pipeline.datasets import RESOURCES, schema_of
 
 PREDICTORS = (*LOAD_COLUMNS, "topics")

@@ -9,10 +9,8 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from loadmanager.core.planning.plan_effect import UNEVEN
-from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.run_rules import Rules
+from loadmanager.lab.simulate.run_rules import Broker, CostModel, Count, Duration, Factor, Part, Positive, Rules
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
-from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Part, Positive
 from loadmanager.wire.validation import Namespace
 
 FEWEST_STEPS = 10

@@ -25,9 +25,9 @@ from loadmanager.core.model.load import IntArray
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
-from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.lab.simulate.fleet_events import BrokerSpec
 from loadmanager.lab.simulate.recorded_world import HOLD_S, RecordedRange
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.trial import FleetChange, Trial, figures

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.model.load import FloatArray
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.pipeline.capacity import (
     FEWEST_DAYS_FOR_TREND,
     RATED,

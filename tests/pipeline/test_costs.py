@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.core.model.load import BANDWIDTH_IN, CPU, RESOURCES, FloatArray
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.pipeline.costs import (
     COST_MODELS,
     FEWEST_REPORTS,

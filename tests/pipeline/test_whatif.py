@@ -27,7 +27,7 @@ from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineErr
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.lab.simulate.scenario import parse_as, parse_yaml
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.trial import Trial, figures

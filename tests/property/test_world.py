@@ -20,15 +20,16 @@ from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
     BrokersCrash,
     BrokerSlows,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     Event,
     LoadJumps,
+    NamespaceSpec,
     NewNamespace,
     ReportFault,
     ReportsGoBad,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics

@@ -17,7 +17,7 @@ from loadmanager.core.model.report_validation import ReportValidator, ValidatedR
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.repeated_moves import NEVER, is_back
 from loadmanager.core.planning.shedding_round import Round, shed
-from loadmanager.lab.simulate import sim_leader
+from loadmanager.lab.simulate import sim_execution
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
 
@@ -100,7 +100,7 @@ def broken(
     """The bounds that do not hold. A leader that is deceived about usage may say that nothing can move."""
     recorded = recorded_for(scenario, PROJECT, [str(path) for path in TRAFFIC]) if scenario.traces else []
     keys: set[str] = set()
-    with patch.object(sim_leader, "shed", told_in(keys)):
+    with patch.object(sim_execution, "shed", told_in(keys)):
         done = run(shortened(scenario, LONGEST_S), strategy, settings, recorded=recorded)
     assert is_deceived or keys <= NOTHING_CAN_MOVE.get(scenario.name, set())
     assert len(done.checks) >= 1

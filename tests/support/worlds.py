@@ -12,8 +12,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.lab.simulate.fleet_events import Event
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.fleet_events import BrokerSpec, Event, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.workload import BundleTopics, LoadShape, ShapedWorkload
 from loadmanager.lab.simulate.world import World

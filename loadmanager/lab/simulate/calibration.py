@@ -23,8 +23,7 @@ import numpy as np
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import RESOURCES, BoolArray, FloatArray, IntArray, weighted_max_usage
 from loadmanager.core.strategies.level.cost_fit import fit_price
-from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 
 _ENOUGH = 20
 """Minimum number of reports, or of pairs of reports, for an estimate."""

@@ -1,4 +1,4 @@
-"""Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created.
+"""Brokers and namespaces of a simulated fleet, and its events: brokers join, stop, fail and report wrongly.
 
 Times are seconds since the start of the simulation. Events of the same time are applied in the given order, before the
 step that begins at that time. Events at time 0 are applied after the first step. Those with a kind may be in a file.
@@ -7,14 +7,15 @@ step that begins at that time. Events at time 0 are applied after the first step
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
-from loadmanager.lab.simulate.scenario_fields import (
+from loadmanager.core.domain.bundles import equal_boundaries, validate_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName
+from loadmanager.lab.simulate.run_rules import (
     Amount,
     Broker,
     BundleRefs,
@@ -24,6 +25,52 @@ from loadmanager.lab.simulate.scenario_fields import (
     Positive,
     Seconds,
 )
+
+_EIGHT_CORES = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
+"""Eight cores, 16 GiB of heap, 8 GiB of direct memory, and 10 Gbit/s each way."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSpec:
+    """Broker: its capacity per resource, in the units of load reports, and the speed of its CPU."""
+
+    id: BrokerId
+    capacity: tuple[float, ...] = _EIGHT_CORES
+    speed: float = 1.0
+    version: str = "1.0.0"
+    load_manager_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSpec:
+    """Namespace: the boundaries of its bundles, and the owner of each; None: chosen by placement.
+
+    Without `owners` the planner places all bundles. Raises `InvalidNameError` or `ValueError`.
+    """
+
+    name: str
+    boundaries: tuple[int, ...]
+    owners: tuple[BrokerId | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        NamespaceName.parse_any(self.name)
+        validate_boundaries(self.boundaries)
+        if self.owners is not None and len(self.owners) != len(self):
+            raise ValueError(f"owners of {self.name}: expected one for each of {len(self)} bundles")
+
+    def __len__(self) -> int:
+        return len(self.boundaries) - 1
+
+    @classmethod
+    def of(cls, name: str, bundles: int, owners: Sequence[BrokerId | None] | None = None) -> NamespaceSpec:
+        """Build a namespace with this number of equal bundles."""
+        return cls(name, equal_boundaries(bundles), None if owners is None else tuple(owners))
+
+    def ranges(self) -> list[BundleRange]:
+        return [BundleRange(*ends) for ends in zip(self.boundaries, self.boundaries[1:], strict=False)]
+
+    def bundle_names(self) -> list[str]:
+        return [f"{self.name}/{each}" for each in self.ranges()]
 
 
 class FleetEvent(Part):

@@ -19,7 +19,7 @@ from loadmanager.core.protocol.reconciler import (
     ScanRecords,
 )
 from loadmanager.core.protocol.state_machine import Signal, Write
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.lab.simulate.fleet_events import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_execution import Lookups
 from loadmanager.lab.simulate.virtual_time import SimDriver

@@ -15,8 +15,7 @@ from collections import deque
 import numpy as np
 
 from loadmanager.core.model.load import CPU, METRICS, FloatArray, IntArray
-from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_brokers import Carried, SimFleet
 from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
 

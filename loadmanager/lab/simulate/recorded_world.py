@@ -27,18 +27,20 @@ from loadmanager.core.model.load import METRICS, RESOURCES, BoolArray, FloatArra
 from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     LeaderElected,
+    NamespaceSpec,
     NewNamespace,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.workload import BundleTopics
 
 HOLD_S = 900.0
 """Validity of a report: by default, a broker reports at least this often."""
+GONE_S = 2 * HOLD_S
+"""Silence after which a broker counts as gone."""
 
-_GONE_S = 2 * HOLD_S
 _NO_CALIBRATION = FleetCalibration()
 _SOON = 4
 """Multiple of the lag of reports within which a further report is expected: about two reports."""
@@ -235,9 +237,9 @@ def _lives(
             specs.append(spec)
         else:
             events.append(BrokerJoins(float(at_s[0]), spec))
-        silent = np.flatnonzero(np.diff(at_s) > _GONE_S).tolist()
+        silent = np.flatnonzero(np.diff(at_s) > GONE_S).tolist()
         events += [_restart(spec, float(at_s[at]), float(at_s[at + 1])) for at in silent]
-        if duration_s - at_s[-1] > _GONE_S:
+        if duration_s - at_s[-1] > GONE_S:
             events.append(_stop(spec, float(at_s[-1])))
     return specs, events
 

@@ -18,7 +18,6 @@ from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
     BrokerFallsSick,
     BrokersCrash,
@@ -29,16 +28,17 @@ from loadmanager.lab.simulate.fleet_events import (
     LoadJumps,
     ReportsGoBad,
 )
-from loadmanager.lab.simulate.run_rules import Rules
-from loadmanager.lab.simulate.scenario_fields import (
+from loadmanager.lab.simulate.run_rules import (
     Amount,
     Broker,
     BundleRefs,
+    CostModel,
     Count,
     Duration,
     Factor,
     Part,
     Positive,
+    Rules,
     Seconds,
 )
 from loadmanager.wire.validation import Namespace, cut, describe

@@ -25,10 +25,8 @@ from loadmanager.core.model.load import (
     weighted_max_usage,
 )
 from loadmanager.core.model.report_rule import ReportFigures, report_due
-from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.fleet_events import BrokerFallsSick, ReportFault, ReportsGoBad
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.fleet_events import BrokerFallsSick, BrokerSpec, ReportFault, ReportsGoBad
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
 
 _IDLE_LATENCY_MS, _MOST_USED = 5.0, 0.9

@@ -23,7 +23,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import FloatArray, IntArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
-from loadmanager.lab.simulate.initial_fleet import NamespaceSpec
+from loadmanager.lab.simulate.fleet_events import NamespaceSpec
 from loadmanager.lab.simulate.workload import Workload
 
 EPOCH = 1

@@ -38,8 +38,7 @@ from loadmanager.core.protocol.reshape_round_machine import (
     SplitsDecided,
 )
 from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_candidates, find_splits
-from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
-from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.sim_execution import Leader, Lookups, SimExecutor
 from loadmanager.lab.simulate.sim_result import SplitDone
 from loadmanager.lab.simulate.world_state import WorldState
 

@@ -10,18 +10,18 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     Event,
     LeaderElected,
+    NamespaceSpec,
     NewNamespace,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.recorded_world import RecordedRange
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_result import Result, mean_known
 from loadmanager.lab.simulate.world import Progress, World
 

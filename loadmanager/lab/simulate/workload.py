@@ -2,11 +2,13 @@
 
 Row i belongs to bundle i of the simulation: the bundles of the initial namespaces in order, each in the order of the
 ranges, then those of namespaces that are created later. A workload is a pure function of time. All random numbers come
-from its seed, and arithmetic that could differ between machines is avoided.
+from its seed: integers and uniform fractions, used only in arithmetic for which IEEE 754 defines the exact result.
+Functions of libm and of vectorised numpy (`exp`, `sin`, normal variates) differ between machines.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +17,25 @@ import numpy as np
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.model.load import METRICS, FloatArray, IntArray, read_only
-from loadmanager.lab.simulate.seeds import Purpose, generator
+
+
+class Purpose(enum.IntEnum):
+    """Purpose of a random stream. The numbers must not change, or a seed gives other results: append new ones."""
+
+    PLANNER = 0
+    REPORTS = 1
+    LOADS = 2
+    NOISE = 3
+    TOPICS = 4
+    FLEET = 5
+    DRIFT = 6
+    BURSTS = 7
+
+
+def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
+    """Return the generator for a purpose, a child of the seed's sequence; `more` distinguishes several per purpose."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(purpose, *more))))
+
 
 DAY_S = 86_400.0
 _DIGITS = 9

@@ -34,32 +34,29 @@ from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
     BrokerFallsSick,
     BrokerJoins,
     BrokersCrash,
     BrokerSlows,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     Event,
     LeaderElected,
     LoadJumps,
+    NamespaceSpec,
     NewNamespace,
     ReportsGoBad,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.membership import Membership
-from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.seeds import Purpose, generator
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_drains import SimDrainer
-from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
-from loadmanager.lab.simulate.sim_leader import Leader
-from loadmanager.lab.simulate.sim_result import FirstReport, Result
+from loadmanager.lab.simulate.sim_execution import Leader, Lookups, SimExecutor
+from loadmanager.lab.simulate.sim_result import FirstReport, Result, StepRecorder
 from loadmanager.lab.simulate.sim_splits import SimSplitter
-from loadmanager.lab.simulate.workload import Workload
-from loadmanager.lab.simulate.world_recorder import StepRecorder
+from loadmanager.lab.simulate.workload import Purpose, Workload, generator
 from loadmanager.lab.simulate.world_state import WorldState
 
 _DEFAULT_RULES = WorldRules()

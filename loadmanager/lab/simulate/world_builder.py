@@ -18,16 +18,16 @@ from loadmanager.lab.simulate import scenario as files
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
     BrokersCrash,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     Event,
     LoadJumps,
+    NamespaceSpec,
     NewNamespace,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import Rules, WorldRules
 from loadmanager.lab.simulate.scenario import Scenario, numbered
-from loadmanager.lab.simulate.seeds import Purpose, generator
 from loadmanager.lab.simulate.workload import (
     BundleTopics,
     Bursts,
@@ -36,8 +36,10 @@ from loadmanager.lab.simulate.workload import (
     FollowedSeries,
     LoadShape,
     Noise,
+    Purpose,
     Ramp,
     ShapedWorkload,
+    generator,
     heavy_tailed,
     random_topics,
     zipf,

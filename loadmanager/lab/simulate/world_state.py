@@ -24,9 +24,8 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import ReportValidator
 from loadmanager.core.protocol.state_machine import Write, WriteEnded
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.reconnections import Clients
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_brokers import SimBroker, SimFleet
 from loadmanager.lab.simulate.sim_bundles import EPOCH, BundleTable, SimLoads
 from loadmanager.lab.simulate.virtual_time import Agenda

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import CostModel
 
 
 def test_idle_broker_uses_only_the_base() -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, calibrate, fitted_cost
-from loadmanager.lab.simulate.observed import observe_range
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
+from loadmanager.lab.whatif.range_figures import observe_range
 
 BROKERS, ROUNDS = 4, 40
 LIMITS = (800.0, 16_384.0, 8_192.0, 1e6, 1e6)

@@ -11,12 +11,12 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     LeaderElected,
     NewNamespace,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.recorded_world import (
     HOLD_S,
     BrokerPresence,

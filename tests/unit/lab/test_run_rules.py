@@ -6,7 +6,7 @@ import pytest
 from support.worlds import brokers_named, namespaces_dealt
 
 from loadmanager.core.domain.names import InvalidNameError
-from loadmanager.lab.simulate.initial_fleet import NamespaceSpec
+from loadmanager.lab.simulate.fleet_events import NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 
 

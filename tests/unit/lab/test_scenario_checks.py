@@ -6,7 +6,7 @@ import pytest
 from support.scenarios import a_move, a_result, a_scenario
 
 from loadmanager.core.domain.reasons import SplitReason
-from loadmanager.lab.simulate.scenario_checks import BoundCheck, check, mean_imbalance
+from loadmanager.lab.simulate.scenario_run import BoundCheck, check, mean_imbalance
 from loadmanager.lab.simulate.sim_result import Result
 
 

@@ -18,27 +18,26 @@ from loadmanager.core.model.load import BrokerReport, FloatArray
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.churn import MoveMemory
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
     BrokerFallsSick,
     BrokerJoins,
     BrokersCrash,
     BrokerSlows,
+    BrokerSpec,
     BrokersRestart,
     BrokersStop,
     Event,
     LeaderElected,
     LoadJumps,
+    NamespaceSpec,
     NewNamespace,
     ReportFault,
     ReportsGoBad,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
-from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.seeds import Purpose, generator
+from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_bundles import _Order
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import BundleTopics, Ramp, ShapedWorkload, random_topics
+from loadmanager.lab.simulate.workload import BundleTopics, Purpose, Ramp, ShapedWorkload, generator, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 from loadmanager.lab.simulate.world_state import START_S
 
