@@ -122,7 +122,7 @@ class MoveData(TypedDict):
 class ActsData(TypedDict, total=False):
     """See `core.protocol.pulsar_moves.MoveHistory`; times in milliseconds since 1970."""
 
-    underWay: dict[Bundle, MoveData]
+    inProgress: dict[Bundle, MoveData]
     began: list[Milliseconds]
     touched: dict[Broker, Milliseconds]
     failures: Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -135,7 +135,7 @@ def decode_move_history(data: bytes, where: str) -> MoveHistory:
     """Decode the record; raises `InvalidRecordError`, which names `where` and the faulty field."""
     content = parse_json(_ADAPTER, data, where)
     return MoveHistory(
-        {bundle: _move_of(move) for bundle, move in content.get("underWay", {}).items()},
+        {bundle: _move_of(move) for bundle, move in content.get("inProgress", {}).items()},
         tuple(ms / _MS for ms in content.get("began", ())),
         {BrokerId(broker): ms / _MS for broker, ms in content.get("touched", {}).items()},
         content.get("failures", 0),
@@ -144,7 +144,7 @@ def decode_move_history(data: bytes, where: str) -> MoveHistory:
 
 def encode_move_history(history: MoveHistory) -> bytes:
     content = ActsData(
-        underWay={bundle: _data_of(move) for bundle, move in sorted(history.in_progress.items())},
+        inProgress={bundle: _data_of(move) for bundle, move in sorted(history.in_progress.items())},
         began=[round(at_s * _MS) for at_s in history.began_s],
         touched={broker: round(at_s * _MS) for broker, at_s in sorted(history.touched_s.items())},
         failures=history.failures,

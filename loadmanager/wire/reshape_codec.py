@@ -19,7 +19,7 @@ def question_as_json(question: SplitQuestion) -> dict[str, Any]:
         "lookedAt": [[astuple(broker), [*map(_split_as_json, own)]] for broker, own in question.looked_at],
         "counts": question.counts,
         "topics": {bundle: [topic[:4] for topic in topics] for bundle, topics in question.topics.items()},
-        "underWay": sorted([namespace, str(own)] for namespace, own in question.in_progress),
+        "inProgress": sorted([namespace, str(own)] for namespace, own in question.in_progress),
         "before": question.before,
     }
 
@@ -29,7 +29,7 @@ def question_of(content: Mapping[str, Any]) -> SplitQuestion:
         tuple((Registration(*broker), tuple(map(_split_of, own))) for broker, own in content["lookedAt"]),
         content["counts"],
         {bundle: [TopicLoad(*topic) for topic in topics] for bundle, topics in content["topics"].items()},
-        frozenset((namespace, BundleRange.parse(own)) for namespace, own in content["underWay"]),
+        frozenset((namespace, BundleRange.parse(own)) for namespace, own in content["inProgress"]),
         content["before"],
     )
 

@@ -97,7 +97,7 @@ def replay_decision(
 def _shed(
     kind: str, began: DecisionInputs, settings: PlannerSettings, memory: ReplayedMemory, request: Request
 ) -> ReplayedDecisions:
-    in_progress = request.get("underWay", 0.0)
+    in_progress = request.get("inProgress", 0.0)
     done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, in_progress)
     if kind == "preview_shed":
         return ReplayedDecisions(done.plan.steps, done.plan.verdicts)

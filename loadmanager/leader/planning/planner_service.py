@@ -150,7 +150,7 @@ class PlannerService:
                 done, in_progress = await self._within_limits(proposal, self._worker)
                 self._round_rng = rng
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
-                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, rng, underWay=in_progress)
+                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, rng, inProgress=in_progress)
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             current = self._live.current
             pace = RoundPace(
@@ -183,7 +183,7 @@ class PlannerService:
             asked = self.recorder.begin("preview_shed")
             proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
             done, in_progress = await self._within_limits(proposal, worker)
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, underWay=in_progress)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, inProgress=in_progress)
             return done.plan, snapshot
 
     async def certify(

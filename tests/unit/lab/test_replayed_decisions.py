@@ -14,7 +14,7 @@ SETTINGS = PlannerSettings(shedding_strategy="OverloadShedder")
 @pytest.mark.parametrize("kind", ["shed", "preview_shed"])
 @pytest.mark.parametrize(
     ("detail", "refused"),
-    [({}, False), ({"underWay": 0.0}, False), ({"underWay": 1.0}, True)],
+    [({}, False), ({"inProgress": 0.0}, False), ({"inProgress": 1.0}, True)],
     ids=["former", "0", "1"],
 )
 def test_round_is_replayed_with_moves_in_progress(

@@ -309,7 +309,7 @@ async def test_moves_in_progress_count_against_the_hourly_limit(monkeypatch: pyt
         owned = await _two_full_and_one_empty(cluster)
         planner, hangs = leader.node.planner, cluster.brokers["b1:8080"]
         recorded: list[float] = []
-        monkeypatch.setattr(planner.recorder, "decided", lambda *_, **detail: recorded.append(detail["underWay"]))
+        monkeypatch.setattr(planner.recorder, "decided", lambda *_, **detail: recorded.append(detail["inProgress"]))
         hangs.may_answer.clear()
         assert len((await leader.node.shedding.begin_cycle()).steps) == 1
         await eventually(lambda: hangs.unloads)

@@ -19,7 +19,7 @@ ACTS = MoveHistory(
 
 def test_move_history_has_the_documented_json() -> None:
     assert encode_move_history(ACTS).decode() == (
-        '{"underWay":{"t/ns/0x00000000_0x80000000":'
+        '{"inProgress":{"t/ns/0x00000000_0x80000000":'
         '{"source":"a:8080","beganAt":13000,"own":true,"destination":"b:8080"},'
         '"t/ns/0x80000000_0xffffffff":{"source":"a:8080","beganAt":12500,"own":false}},'
         '"began":[12000,13000],"touched":{"a:8080":10000,"b:8080":11250},"failures":2}'
@@ -44,8 +44,8 @@ def test_empty_record_is_an_empty_history() -> None:
         (b'{"failures":-1}', "failures: "),
         (b'{"began":["now"]}', r"began\.0: "),
         (b'{"touched":{"a":1}}', r"touched.*: expected 'host:port'"),
-        (b'{"underWay":{"t/ns":{"source":"a:8080","beganAt":1,"own":true}}}', r"underWay\.t/ns.*: expected"),
-        (b'{"underWay":{"t/ns/0x00000000_0x80000000":{"source":"a:8080","own":true}}}', "beganAt: Field required"),
+        (b'{"inProgress":{"t/ns":{"source":"a:8080","beganAt":1,"own":true}}}', r"inProgress\.t/ns.*: expected"),
+        (b'{"inProgress":{"t/ns/0x00000000_0x80000000":{"source":"a:8080","own":true}}}', "beganAt: Field required"),
     ],
 )
 def test_invalid_move_record_is_rejected_with_path_and_field(data: bytes, fault: str) -> None:
