@@ -41,7 +41,7 @@ _SWITCHES = {
     "hold-off": Switch(
         _B3, ("Hold off…", "Hold off"), ("Hold off no more…", "Let go"), lambda c: "b3:8080" in c.held_off
     ),
-    "pin": Switch(_CARD, ("Pin…", "Pin"), ("Unpin…", "Take back"), lambda c: _BUNDLE in c.pinned),
+    "pin": Switch(_CARD, ("Pin…", "Pin"), ("Unpin…", "Remove"), lambda c: _BUNDLE in c.pinned),
     "freeze of a bundle": Switch(
         _CARD,
         ("Freeze…", "Freeze"),

@@ -197,15 +197,15 @@ export const pin = (bundle, owner, then) =>
       broker && broker !== owner
         ? `It is brought to ${broker}: its topics are closed and their clients connect again.`
         : "It stays where it is.",
-      "Nothing moves it from there by itself until the pin is taken back; a drain does, and it comes back afterwards.",
+      "Nothing moves it from there by itself until the pin is removed; a drain does, and it comes back afterwards.",
     ],
   });
 
 export const unpin = (bundle, then) =>
   ask({
     ...del,
-    title: "Take back the pin",
-    verb: "Take back",
+    title: "Remove the pin",
+    verb: "Remove",
     path: `${bundlePath(bundle)}/pin`,
     then,
     sentences: "The bundle may be on any broker again; nothing moves at once.",
