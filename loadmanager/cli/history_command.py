@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.range_options import From, To, read_range
-from loadmanager.cli.text.numbers import MIB, format_moment
+from loadmanager.cli.text.numbers import MIB, From, To, format_moment, read_range
 from loadmanager.cli.text.text_tables import format_table, write_lines
 from loadmanager.errors import (
     ConfigurationError,

@@ -23,8 +23,8 @@ from rich.console import Console
 from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, EXIT_INTERRUPTED, fail
-from loadmanager.cli.range_options import From, To, read_range
 from loadmanager.cli.service_runner import given_settings
+from loadmanager.cli.text.numbers import From, To, read_range
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.settings_base import without_password
 from loadmanager.errors import ConfigurationError, HistoryError, LoadManagerError, ScenarioError
@@ -191,7 +191,7 @@ def _session(
 
 
 def _read_whatif(path: Path) -> WhatIf:
-    from loadmanager.cli.scenario_file import read_scenario_file  # noqa: PLC0415 - only for this option
+    from loadmanager.cli.simulate_command import read_scenario_file  # noqa: PLC0415 - only for this option
     from loadmanager.pipeline.whatif_file import WhatIf  # noqa: PLC0415 - as above
 
     return read_scenario_file(WhatIf, path)

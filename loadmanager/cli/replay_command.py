@@ -23,9 +23,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.range_options import From, To, read_range
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.numbers import format_moment
+from loadmanager.cli.text.numbers import From, To, format_moment, read_range
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import settings_recorded

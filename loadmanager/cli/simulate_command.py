@@ -21,14 +21,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.scenario_file import read_scenario_file
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.text_tables import format_table, get_terminal_width, wrap_text, write_lines
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import Series, read_series
 from loadmanager.lab.simulate import world
-from loadmanager.lab.simulate.scenario import Scenario, parse_yaml
+from loadmanager.lab.simulate.scenario import P, Scenario, parse_yaml
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, mean_imbalance, own_moves, run, settings_for
 
 _ALL = "all"
@@ -330,3 +329,13 @@ def _files(paths: Iterable[Path]) -> Iterable[Path]:
         if not found:
             raise ScenarioError(f"{path}: no *.csv in this directory")
         yield from found
+
+
+def read_scenario_file(model: type[P], path: Path) -> P:
+    """Read a YAML file as this model. Raises `ScenarioError`, which names file, key and allowed values."""
+    try:
+        return parse_yaml(model, path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: not UTF-8 text") from None

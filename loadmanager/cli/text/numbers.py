@@ -9,6 +9,9 @@ import math
 import re
 import time
 from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 
@@ -135,3 +138,15 @@ def _duration_s(text: str) -> float | None:
     if not _DURATION.fullmatch(text):
         return None
     return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Start: ISO 8601 (UTC), or ms since 1970.")]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End (exclusive), in the same form.")]
+
+
+def read_range(from_: str | None, to: str | None) -> tuple[int | None, int | None]:
+    """Return the range in ms since 1970. An invalid or empty one ends the process and names the option."""
+    from_ms, to_ms = read_moment("--from", from_), read_moment("--to", to)
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        fail(f"--to {to}: expected a moment after --from", EXIT_CONFIGURATION)
+    return from_ms, to_ms
