@@ -152,12 +152,8 @@ async def _overridden(store: MetadataStore, collected: Collected, settings: Sett
 
 async def _read(store: MetadataStore, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
     """Read a znode. A missing or unreadable one counts as empty; an unreadable one is also a fault."""
-    text = collected.find_text(await store.get(path), path)
-    try:
-        return read(b"{}" if text is None else text, path)
-    except InvalidRecordError as error:
-        collected.faults.append(str(error))
-        return read(b"{}", path)
+    found = await collected.read_one(store, path, read)
+    return read(b"{}", path) if found is None else found
 
 
 async def _averages(store: MetadataStore, collected: Collected) -> None:

@@ -48,6 +48,17 @@ class Collected:
             self.faults.append(str(error))
             return None
 
+    async def read_one(
+        self, store: MetadataStore, path: str, decode_record: Callable[[bytes, str], _Record]
+    ) -> _Record | None:
+        """Return a record, an empty one if its znode does not exist, or None if it is unreadable, which is a fault."""
+        znode = await store.get(path)
+        try:
+            return decode_record(b"{}" if znode is None else decode(znode.data, path), path)
+        except InvalidRecordError as error:
+            self.faults.append(str(error))
+            return None
+
     async def read(
         self,
         store: MetadataStore,
