@@ -43,10 +43,6 @@ _MOST_BYTES = 10 * 1024 * 1024
 _FILES = 5
 
 
-def _show_nothing(_text: str) -> None:
-    """Show nothing."""
-
-
 class BoundedFile:
     """Rotating file: at most `files` older ones beside it, each of about `most_bytes` at most."""
 
@@ -92,7 +88,7 @@ class ActivityLog:
         self._paragraphs: deque[str] = deque(maxlen=kept)
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
         self.zone = zone
-        self.show: Callable[[str], object] = _show_nothing
+        self.show: Callable[[str], object] = lambda _: None
         """Called with each paragraph."""
         self._counted: Counter[ComparisonReason] = Counter()
         self._quiet_since_ms: int | None = None
@@ -115,15 +111,12 @@ class ActivityLog:
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
         """Write a paragraph, which restarts the hour without one."""
-        self._write(at_ms, first, *lines)
+        self.remark(at_ms, first, *lines)
         self._quiet_since_ms, self._rounds = at_ms, 0
         self._counted.clear()
 
     def remark(self, at_ms: int, first: str, *lines: str) -> None:
         """Write a paragraph that is not about an event."""
-        self._write(at_ms, first, *lines)
-
-    def _write(self, at_ms: int, first: str, *lines: str) -> None:
         when = datetime.fromtimestamp(at_ms / 1000, self.zone).astimezone(self.zone)
         text = "\n".join([f"{when:%Y-%m-%d %H:%M} {first}", *(f"    {line}" for line in lines)])
         self._paragraphs.append(text)

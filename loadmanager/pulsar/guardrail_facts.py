@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.names import BrokerId
@@ -27,7 +26,9 @@ from loadmanager.core.protocol.guardrails import (
 )
 from loadmanager.errors import ConflictError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.pulsar_intake import PulsarIntake
 
 _HOUR_S = 3600.0
 _LIMITS = frozenset(
@@ -44,34 +45,6 @@ class GuardrailError(ConflictError):
         self.stops = stops
 
 
-class BrokerSource(Protocol):
-    """Brokers of a Pulsar in the mirror."""
-
-    @property
-    def pulsars_leader(self) -> BrokerId | None: ...
-    @property
-    def policies_fault(self) -> str | None:
-        """Reason why the cluster's policies are unknown; None if they are known."""
-
-    @property
-    def changed_s(self) -> float:
-        """Monotonic time at which the last broker joined or left."""
-
-    def reports_at_s(self, broker: BrokerId) -> float | None:
-        """Return the time at which the figures of a broker last changed, seconds since 1970; None without any."""
-
-    def load_manager(self, broker: BrokerId) -> str:
-        """Return the class of a broker's load manager, empty while it is unknown."""
-
-
-class BrokerSwitches(Protocol):
-    """Brokers by the state of their own balancing switches (`pulsar.take_over.SWITCHES`)."""
-
-    def unknown(self) -> Collection[BrokerId]: ...
-    def shedding(self) -> Collection[BrokerId]: ...
-    def splitting(self) -> Collection[BrokerId]: ...
-
-
 class GuardrailFacts:
     """Collects the facts and returns the verdicts of the guardrails."""
 
@@ -79,8 +52,8 @@ class GuardrailFacts:
         self,
         settings: PulsarServiceSettings,
         mirror: ClusterMirror,
-        intake: BrokerSource,
-        switches: BrokerSwitches,
+        intake: PulsarIntake,
+        switches: BrokerSettingsPoll,
         move_log: MoveLog,
     ) -> None:
         self._settings = settings

@@ -116,6 +116,7 @@ class PulsarIntake:
         self.pulsars_leader: BrokerId | None = None
         self.dynamic: Mapping[str, str] = {}
         self.policies_fault: str | None = None
+        """Reason why the cluster's policies are unknown; None if they are known."""
         self.fault = "Pulsar's brokers have not been polled yet"
         """Reason why the last poll is incomplete; empty if it is complete."""
         self.changed_s = _NEVER

@@ -281,18 +281,11 @@ class PulsarService(Candidate):
         await self.persistence.taken_over()
         await self.actuator.recovery.run(self.mirror.epoch)
         group.create_task(self.persistence.run_memory())
-        group.create_task(self._run_shedding())
+        group.create_task(self.shedding.run(at_once=True))  # an operator may have just started this process
         if self.settings.splits_enabled:
-            group.create_task(self._split())
+            group.create_task(self.actuator.reshaping.run())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
-
-    async def _run_shedding(self) -> None:
-        """Run shedding rounds, the first one at once: an operator may have just started this process."""
-        await self.shedding.run(at_once=True)
-
-    async def _split(self) -> None:
-        await self.actuator.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)

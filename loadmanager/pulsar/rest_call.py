@@ -23,7 +23,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from yarl import URL
 
@@ -78,12 +77,6 @@ class PulsarCalls:
 
     async def close(self) -> None:
         await self._http.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def address(self, host_and_port: str) -> str:
         """Return the address of a broker."""

@@ -28,7 +28,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -46,6 +45,7 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.pulsar.guardrail_facts import GuardrailFacts
 from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
@@ -61,28 +61,13 @@ class SplitFailedError(LoadManagerError):
     """The parts of a split did not appear before the timeout."""
 
 
-class SplitClient(Protocol):
-    """Pulsar's REST API."""
-
-    async def split(
-        self,
-        bundle: BundleName,
-        *,
-        algorithm: str | None = None,
-        positions: Sequence[int] = (),
-        unload: bool = False,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Split a bundle; raises `PulsarRefusedError` or `PulsarUnreachableError`."""
-
-
 class PulsarReshaper:
     """Executes splits. `splits` counts them by reason, `splits_failed` counts the failed ones."""
 
     def __init__(
         self,
         mirror: ClusterMirror,
-        admin: SplitClient,
+        admin: PulsarAdmin,
         election: Election,
         guardrails: GuardrailFacts,
         move_log: MoveLog,
