@@ -233,9 +233,9 @@ class Scores:
             *(
                 (
                     "loadmanager_pulsar_hour_moves",
-                    "Moves of the last whole hour: as it was, and with each strategy by the model.",
+                    "Moves of the last whole hour: as it was, by anyone, and with each strategy by the model.",
                     {"strategy": name},
-                    float(measured.moves if figures is None else figures.moves),
+                    float(measured.moves + measured.our_moves if figures is None else figures.moves),
                 )
                 for name, _, figures in modelled
             ),

@@ -197,6 +197,17 @@ async def test_scores_are_written_to_a_file_as_json(tmp_path: Path) -> None:
     assert record["model"]["strategies"]["ThresholdShedder"]["movedMibPerS"] == 20.0
 
 
+async def test_exported_moves_of_the_hour_are_those_of_the_table() -> None:
+    bench = Bench()
+    bench.scores.see(NOON_MS, level(2.0), [moved(), moved(ComparisonReason.MOVED_BY_US)])
+    bench.scores.tick(NOON_MS + HOUR_MS)
+    async with bench.running():
+        await eventually(lambda: bench.told)
+    found = {(name, labels.get("strategy", "")): value for name, _, labels, value in bench.scores.samples()}
+    row = next(line for line in bench.scores.text().splitlines() if line.startswith("As it was"))
+    assert found["loadmanager_pulsar_hour_moves", "as_it_was"] == float(row.split()[7]) == 2.0
+
+
 async def test_last_hour_is_exported_by_strategy() -> None:
     bench = Bench()
     bench.scores.see(NOON_MS, level(2.0), [moved()])
