@@ -26,8 +26,8 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.numbers import From, To, format_moment, read_range
 from loadmanager.cli.text.text_tables import write_lines
+from loadmanager.config.dynamic_settings import settings_recorded
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import settings_recorded
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.errors import ConfigurationError, HistoryError, HistoryFileError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory

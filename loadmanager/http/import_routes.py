@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from loadmanager.config.dynamic_settings import dynamic_keys, values_as_text
-from loadmanager.config.overrides import check_dynamic
+from loadmanager.config.dynamic_settings import check_dynamic, dynamic_keys, values_as_text
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError

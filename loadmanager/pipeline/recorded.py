@@ -11,9 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.dynamic_settings import settings_of, settings_recorded
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import settings_recorded
 from loadmanager.history.gaps import IMPORTED
 from loadmanager.history.table_schemas import EVENTS
 from loadmanager.pipeline.history_tables import HistoryTables

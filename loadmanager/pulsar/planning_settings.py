@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.config.dynamic_settings import dynamic_keys, text_of
+from loadmanager.config.dynamic_settings import dynamic_keys, text_of, usable_overrides
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import usable_overrides
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.lab.decide.decision_settings import settings_for, usable_settings

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from loadmanager.config.dynamic_settings import text_of, values_as_text
+from loadmanager.config.dynamic_settings import OF_THE_NODE, text_of, usable_overrides, values_as_text
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import OF_THE_NODE, usable_overrides
 from loadmanager.core.domain.controls import NO_CONTROLS
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration

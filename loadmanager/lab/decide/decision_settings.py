@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.dynamic_settings import OF_THE_NODE, settings_of
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.settings import AS_PULSAR, KEYS, get_by_name, short_class_name
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import PAIRED_STRATEGIES, SHEDDING_STRATEGIES

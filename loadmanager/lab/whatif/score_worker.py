@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from loadmanager.config.overrides import settings_recorded
+from loadmanager.config.dynamic_settings import settings_recorded
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.reader import History
 from loadmanager.lab.whatif.range_figures import RangeFigures, read_observed, settings_with, simulate

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from loadmanager.config.dynamic_settings import values_as_text
-from loadmanager.config.overrides import OF_THE_NODE
+from loadmanager.config.dynamic_settings import OF_THE_NODE, values_as_text
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.report_validation import ReportFaults

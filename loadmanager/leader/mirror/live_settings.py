@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from loadmanager.config.dynamic_settings import settings_under, usable_overrides
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import settings_under, usable_overrides
 from loadmanager.core.domain.settings import PlannerSettings
 
 log = structlog.get_logger(__name__)

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.config.dynamic_settings import NEEDS_RESTART, dynamic_keys, settings_of, values_as_text, with_overrides
-from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import (
+from loadmanager.config.dynamic_settings import (
+    NEEDS_RESTART,
     check_dynamic,
+    dynamic_keys,
+    settings_of,
     settings_recorded,
     settings_under,
     usable_overrides,
+    values_as_text,
+    with_overrides,
 )
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, NotDynamicError
 

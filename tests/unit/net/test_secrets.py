@@ -7,9 +7,8 @@ from support.nodes import a_leader, settings
 from support.tokens import CLOSED, SECRET, bearer, token_of
 
 from loadmanager.config.agent_settings import AgentSettings
-from loadmanager.config.dynamic_settings import values_as_text, with_overrides
+from loadmanager.config.dynamic_settings import settings_recorded, values_as_text, with_overrides
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.overrides import settings_recorded
 from loadmanager.config.settings_loader import load_settings, render_fields
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.cluster_dump import configuration_of
