@@ -106,7 +106,7 @@ $(BIN)/python:
 $(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what running needs (a few minutes the first time)"
 	@{ $(INSTALL_WITH_PROGRESS) -e '.[embedded,fast,node]' $(PROGRESS); } || { $(NOT_INSTALLED); }
-	@$(BIN)/python -m loadmanager.dev.embedded.zookeeper_jars || { echo "taking ZooKeeper from PySpark"; $(INSTALL) pyspark; } || { $(NOT_INSTALLED); }
+	@$(BIN)/python -m loadmanager.dev.embedded.server_files || { echo "taking ZooKeeper from PySpark"; $(INSTALL) pyspark; } || { $(NOT_INSTALLED); }
 	@touch $@
 
 $(VENV)/.for-pipeline: pyproject.toml constraints.txt | $(BIN)/python

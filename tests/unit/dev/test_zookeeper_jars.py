@@ -10,8 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from loadmanager.dev.embedded import zookeeper_jars
-from loadmanager.dev.embedded.zookeeper_jars import JARS, class_path, fetch
+from loadmanager.dev.embedded import server_files
+from loadmanager.dev.embedded.server_files import JARS, class_path, fetch
 from loadmanager.errors import EmbeddedServerError
 
 JARS_OF_PYSPARK = Path(pyspark.__path__[0]) / "jars"
@@ -69,6 +69,6 @@ def test_unreachable_repository_is_named_with_the_alternative(tmp_path: Path) ->
 
 def test_jars_of_an_installed_pyspark_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {Path(jar).parent for jar in class_path().split(":")} == {JARS_OF_PYSPARK}
-    monkeypatch.setattr(zookeeper_jars, "_find_in_pyspark", list)
-    monkeypatch.setattr(zookeeper_jars, "fetch", lambda: [Path("/cache/one.jar"), Path("/cache/two.jar")])
+    monkeypatch.setattr(server_files, "_find_in_pyspark", list)
+    monkeypatch.setattr(server_files, "fetch", lambda: [Path("/cache/one.jar"), Path("/cache/two.jar")])
     assert class_path() == "/cache/one.jar:/cache/two.jar"
