@@ -35,7 +35,8 @@ from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
 from loadmanager.lab.replay.record_comparison import Difference
-from loadmanager.lab.replay.replayer import Item, Replay, ReplayOutcome, Row
+from loadmanager.lab.replay.replayer import Item, ReplayOutcome, Row
+from loadmanager.lab.replay.replayer import replay as verify_decisions
 from loadmanager.lab.whatif.range_figures import Comparison, what_if
 from loadmanager.util.logging import configure_logging
 
@@ -98,13 +99,12 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
         _report_left_out(error)
         faults.append(str(error))
 
-    run = Replay(planner_settings_of)
-    for item in _with_progress(recorded_items(history, start, to_ms, left_out)):
-        run.take(item)
-        if run.outcome.difference is not None:
-            break
-    end = find_end(history, last_epoch(history) + 1, 0)
-    outcome = run.end(None if end is None or end.ended else (end.epoch, end.since_ms))
+    def find_unended() -> tuple[int, int] | None:
+        end = find_end(history, last_epoch(history) + 1, 0)
+        return None if end is None or end.ended else (end.epoch, end.since_ms)
+
+    items = _with_progress(recorded_items(history, start, to_ms, left_out))
+    outcome = verify_decisions(items, planner_settings_of, find_unended)
     outcome.is_complete = outcome.is_complete and not faults
     return outcome
 

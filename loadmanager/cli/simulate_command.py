@@ -8,7 +8,7 @@ Exit codes: 0 every bound held; 1 some did not; 2 unusable input.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import resources
@@ -18,7 +18,7 @@ from typing import Annotated
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import given_settings
@@ -124,7 +124,7 @@ def _run(case: _ScenarioCase, strategy: str, overrides: dict[str, str], *, quiet
 
 
 @contextmanager
-def _progress(label: str, *, quiet: bool) -> Iterator[_Advance]:
+def _progress(label: str, *, quiet: bool) -> Iterator[Callable[[world.Progress], None]]:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -135,19 +135,8 @@ def _progress(label: str, *, quiet: bool) -> Iterator[_Advance]:
         disable=quiet,
     )
     with bar:
-        yield _Advance(bar, bar.add_task(label, total=1.0, imbalance=1.0, moves=0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Advance:
-    """Updates the progress bar of a simulation."""
-
-    bar: Progress
-    task: TaskID
-
-    def __call__(self, progress: world.Progress) -> None:
-        done = progress.t_s / progress.duration_s
-        self.bar.update(self.task, completed=done, imbalance=progress.imbalance, moves=progress.moves)
+        task = bar.add_task(label, total=1.0, imbalance=1.0, moves=0)
+        yield lambda now: bar.update(task, completed=now.t_s / now.duration_s, imbalance=now.imbalance, moves=now.moves)
 
 
 def _show_list(*, as_json: bool) -> None:

@@ -210,16 +210,7 @@ class Replay:
 
     def _differs(self, item: Item, mismatch: Mismatch) -> None:
         kind = item.columns["kind"] if isinstance(item, Row) else "report"
-        self.outcome.difference = Difference(
-            item.at_ms,
-            item.epoch,
-            item.sequence,
-            str(kind),
-            mismatch.subject,
-            mismatch.field,
-            mismatch.recorded,
-            mismatch.replayed,
-        )
+        self.outcome.difference = Difference(item.at_ms, item.epoch, item.sequence, str(kind), *mismatch.args)
 
     # Inputs
 
@@ -413,14 +404,18 @@ class Replay:
         self.outcome.compared["moved"] += 1
 
 
-def replay(items: Iterable[Item], settings_of: SettingsOf) -> ReplayOutcome:
-    """Replay all items, up to the first difference."""
+def replay(
+    items: Iterable[Item],
+    settings_of: SettingsOf,
+    find_unended: Callable[[], tuple[int, int] | None] = lambda: None,
+) -> ReplayOutcome:
+    """Replay all items, up to the first difference. `find_unended` is called then; see `Replay.end`."""
     run = Replay(settings_of)
     for item in items:
         run.take(item)
         if run.outcome.difference is not None:
             break
-    return run.end()
+    return run.end(find_unended())
 
 
 def _set_policies(model: ClusterModel, body: Mapping[str, Any]) -> None:
