@@ -18,8 +18,8 @@ from loadmanager.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, fail
 from loadmanager.cli.text.text_tables import find_program
 from loadmanager.dev.demo.demo_monitor import DemoState, print_summary, show_lines
 from loadmanager.dev.demo.demo_settings import DemoSettings
-from loadmanager.dev.demo.demo_summary import DemoSummary
 from loadmanager.dev.demo.director import run_demo
+from loadmanager.dev.demo.evidence import DemoSummary
 from loadmanager.errors import LoadManagerError
 
 _HISTORY = "demo-history"

@@ -31,8 +31,7 @@ from loadmanager.core.domain.settings import short_class_name
 from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import MOST_MEMORY_BYTES, ScoreAnswer, ScoreQuestion, ScoringError
 from loadmanager.leader.candidate import Sample
-from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
-from loadmanager.pulsar.round_summary import round_figure
+from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile, round_figure
 
 HOUR, DAY = "hour", "day"
 _STEP_S = 60.0

@@ -15,7 +15,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import plan_shedding
-from loadmanager.pulsar.round_summary import as_record, format_level, round_figure
+from loadmanager.pulsar.activity_log import as_record, format_level, round_figure
 
 CONFIGURATION = "overrides: {loadBalancerLoadSheddingStrategy: Level, loadBalancerLoadPlacementStrategy: Level}"
 _STRATEGIES = ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy")

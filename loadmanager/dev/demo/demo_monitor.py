@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadmanager.dev.demo.demo_cluster import BrokerProcess, DemoCluster
-from loadmanager.dev.demo.demo_summary import DemoSummary, RateSample
+from loadmanager.dev.demo.evidence import DemoSummary, RateSample
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock

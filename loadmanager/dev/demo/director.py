@@ -18,12 +18,15 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
 from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor, ShownBroker
 from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings
-from loadmanager.dev.demo.demo_summary import (
+from loadmanager.dev.demo.evidence import (
     DemoSummary,
+    find_overlaps,
     imbalance,
+    read_journals,
+    serving_intervals,
     summarize_gaps,
+    topics_without_owner,
 )
-from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals, topics_without_owner
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
 

@@ -22,8 +22,7 @@ from loadmanager.core.protocol.state_machine import Signal, Write
 from loadmanager.lab.simulate.fleet_events import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_execution import Lookups
-from loadmanager.lab.simulate.virtual_time import SimDriver
-from loadmanager.lab.simulate.world_state import WorldState
+from loadmanager.lab.simulate.world_state import SimDriver, WorldState
 
 
 class Membership:

@@ -25,8 +25,7 @@ from loadmanager.core.protocol.drain_machine import (
 from loadmanager.core.protocol.move_machine import Outcome
 from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.simulate.sim_execution import Leader, SimExecutor
-from loadmanager.lab.simulate.virtual_time import SimDriver
-from loadmanager.lab.simulate.world_state import WorldState
+from loadmanager.lab.simulate.world_state import SimDriver, WorldState
 
 
 class SimDrainer:

@@ -50,8 +50,7 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.core.protocol.state_machine import Signal, Write, find_gone_owner
 from loadmanager.lab.simulate.sim_result import CompletedMove
-from loadmanager.lab.simulate.virtual_time import SimDriver
-from loadmanager.lab.simulate.world_state import START_S, WorldState
+from loadmanager.lab.simulate.world_state import START_S, SimDriver, WorldState
 
 
 class Leader:

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from loadmanager.dev.demo.demo_monitor import print_summary
-from loadmanager.dev.demo.demo_summary import DemoSummary, RateSample, imbalance, percentile, summarize_gaps
-from loadmanager.dev.demo.evidence import Overlap
+from loadmanager.dev.demo.evidence import DemoSummary, Overlap, RateSample, imbalance, percentile, summarize_gaps
 
 T = "persistent://demo/orders/t"
 

@@ -10,8 +10,8 @@ from support.waiting import eventually
 from loadmanager.dev.demo import director
 from loadmanager.dev.demo.demo_monitor import DemoState, ShownBroker
 from loadmanager.dev.demo.demo_settings import DemoSettings, HotSpotFile
-from loadmanager.dev.demo.demo_summary import RateSample, imbalance
 from loadmanager.dev.demo.director import Director
+from loadmanager.dev.demo.evidence import RateSample, imbalance
 from loadmanager.util.clock import now_s
 
 NO_ANSWER: dict[str, float] = {}

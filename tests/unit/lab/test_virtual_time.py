@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from loadmanager.lab.simulate.virtual_time import Agenda
+from loadmanager.lab.simulate.world_state import Agenda
 
 
 def test_events_run_at_their_times_and_ties_in_insertion_order() -> None:
