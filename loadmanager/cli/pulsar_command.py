@@ -33,7 +33,7 @@ from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning, memory_after, put_history_of_another_store_aside
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store.metadata_store import MetadataStore
 
 log = structlog.get_logger(__name__)

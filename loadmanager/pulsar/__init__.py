@@ -5,7 +5,7 @@ brokers have no agents, and Pulsar assigns the owners.
 
 | concern | modules |
 |---|---|
-| REST API | `pulsar_admin`, `rest_call`, `rest_answers`, `refusals` |
+| REST API | `pulsar_admin`, `rest_call`, `rest_answers` |
 | mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings` |
 | settings | `planning_settings`, `preflight`, `take_over` |
 | guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |

@@ -17,12 +17,10 @@ from typing import Protocol
 
 import orjson
 import structlog
-from yarl import URL
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.decision_settings import LISTS, known_settings
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS, SPLITS, SWITCHES
 
 RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
@@ -43,22 +41,6 @@ class BrokerSettings:
     cluster: str
     texts: dict[str, str]
     load_manager: str = ""
-
-
-def web_service(url: str, given_as: str) -> URL:
-    """Parse the address of a broker's web service. An invalid one raises `ConfigurationError`, which names
-    `given_as`.
-    """
-    try:
-        parsed = URL(url)
-        usable = parsed.scheme in ("http", "https") and parsed.host and parsed == parsed.origin() / ""
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigurationError(
-            f"{given_as} {url!r}: expected the web service of a broker, such as http://broker:8080"
-        )
-    return parsed
 
 
 def settings_in(body: bytes, url: str) -> BrokerSettings | None:

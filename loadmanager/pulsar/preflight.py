@@ -28,7 +28,7 @@ from loadmanager.history.reader import History
 from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.planning_settings import HISTORY
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
 from loadmanager.store.local_store import LocalStore
 from loadmanager.store.metadata_store import MetadataStore, Znode

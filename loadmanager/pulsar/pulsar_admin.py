@@ -1,6 +1,6 @@
 """Client of Pulsar's REST API with one method per request; `rest_call.py` sends the requests.
 
-Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`refusals.py`). Source: the admin and lookup REST
+Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`rest_call.py`). Source: the admin and lookup REST
 API of Pulsar 4.0.
 
 Under the modular load manager the answer to an unload only means that the owner has released the bundle. Pulsar's
@@ -26,14 +26,8 @@ from loadmanager.net.auth.outgoing_token import TokenFile
 from loadmanager.net.http_client import HttpAnswer
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar import rest_answers
-from loadmanager.pulsar.broker_settings import (
-    RUNTIME_CONFIGURATION,
-    BrokerSettings,
-    settings_in,
-    web_service,
-)
-from loadmanager.pulsar.refusals import PulsarRefusedError, not_a_pulsar
-from loadmanager.pulsar.rest_call import PulsarCalls, RestRequest
+from loadmanager.pulsar.broker_settings import RUNTIME_CONFIGURATION, BrokerSettings, settings_in
+from loadmanager.pulsar.rest_call import PulsarCalls, PulsarRefusedError, RestRequest, not_a_pulsar, web_service
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
 
 _ADMIN = "/admin/v2"

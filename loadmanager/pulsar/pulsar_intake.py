@@ -35,9 +35,9 @@ from loadmanager.leader.mirror.mirror_intake import ZnodeFaults
 from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
-from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.report_dates import ReportDates, TopicLoads
 from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners
+from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
 from loadmanager.util import clock

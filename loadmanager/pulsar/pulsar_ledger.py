@@ -35,7 +35,7 @@ from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.guardrail_facts import GuardrailError, is_own
 from loadmanager.pulsar.move_log import MoveLog
 from loadmanager.pulsar.pulsar_owners import OwnerFinder, OwnerSource
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.util import clock
 
 

@@ -29,7 +29,7 @@ from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.pulsar.fenced_znode import ElectionPort
-from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
 

@@ -46,7 +46,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.pulsar.guardrail_facts import GuardrailFacts
 from loadmanager.pulsar.move_log import MoveLog
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
 

@@ -39,7 +39,7 @@ from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.move_log import MoveLog, Recovery
 from loadmanager.pulsar.pulsar_ledger import PulsarLedger
 from loadmanager.pulsar.pulsar_owners import OwnerFinder, PulsarOwners
-from loadmanager.pulsar.refusals import PulsarRefusedError
+from loadmanager.pulsar.rest_call import PulsarRefusedError
 from loadmanager.store import paths
 
 BROKERS = tuple(Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from loadmanager.errors import ConfigurationError
-from loadmanager.pulsar.broker_settings import settings_in, web_service
+from loadmanager.pulsar.broker_settings import settings_in
+from loadmanager.pulsar.rest_call import web_service
 
 IMPL = "org.apache.pulsar.broker.loadbalance.impl"
 RUNTIME = {

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.pulsar.broker_settings import BrokerSettings, BrokerSettingsPoll
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS
 
 BROKER = BrokerId("b1:8080")

@@ -12,7 +12,7 @@ from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 
 
 async def check(pulsar: FakePulsar, *urls: str, **more: object) -> BrokerSettings:

@@ -9,7 +9,7 @@ from support.waiting import patience
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import InvalidRecordError
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import PulsarRefusedError
+from loadmanager.pulsar.rest_call import PulsarRefusedError
 
 BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
 

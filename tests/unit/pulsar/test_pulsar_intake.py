@@ -23,7 +23,7 @@ from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
-from loadmanager.pulsar.refusals import PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarUnreachableError
 from loadmanager.store import paths
 
 NAMESPACE = "lm/bench"

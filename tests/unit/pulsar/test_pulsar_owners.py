@@ -39,7 +39,7 @@ from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.move_log import MoveLog
 from loadmanager.pulsar.pulsar_ledger import PulsarLedger
 from loadmanager.pulsar.pulsar_owners import OwnerFinder, PulsarOwners
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Put
 from loadmanager.wire.pulsar_records import decode_move_history

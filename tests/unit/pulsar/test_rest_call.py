@@ -14,7 +14,7 @@ from support.servers import LoopbackServer, closed_port
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 
 BUNDLE = BundleName.parse("lm/bench/0x00000000_0x40000000")
 

@@ -16,7 +16,7 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StaleEpochError, TransactionFailedError
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SWITCHES, TakeOver
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, MetadataStore, Put

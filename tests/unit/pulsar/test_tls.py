@@ -15,7 +15,7 @@ from support.waiting import patience
 
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 
 
 @dataclass(frozen=True)
