@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, tzinfo
-from io import StringIO
 from typing import Any
 
 import orjson
-from rich.console import Console
-from rich.table import Table
+from pydantic.alias_generators import to_camel
 
 from loadmanager.config.dynamic_settings import values_as_text
 from loadmanager.config.node_settings import Settings
@@ -40,11 +38,22 @@ _FLUSHED_S = 90.0
 """Delay after which a record is certainly in a file. Files are written every 60 s."""
 _KEPT = 24 * 31
 _MIB = 1024 * 1024
-_WIDTH = 110
-_REPEATS = (
-    ("moved_again", "moved within two hours before"),
-    ("moved_back", "been there within four hours before"),
-)
+_EXPORTED = {
+    "loadmanager_pulsar_hour_imbalance": (
+        "Imbalance of the last whole hour by the cost model: as it was, and with each strategy."
+    ),
+    "loadmanager_pulsar_hour_moves": (
+        "Moves of the last whole hour: as it was, by anyone, and with each strategy by the model."
+    ),
+    "loadmanager_pulsar_hour_moved_again_bytes_per_second": (
+        "Load moved in the last whole hour that had moved within two hours before: as it was, and with each strategy."
+    ),
+    "loadmanager_pulsar_hour_moved_back_bytes_per_second": (
+        "Load moved in the last whole hour that had been there within four hours before: as it was, and with each"
+        " strategy."
+    ),
+}
+"""Metrics of the last hour, as it was and by strategy."""
 _MEANING = (
     "max/mean: the busiest broker's most used resource beside the mean of all, measured. Imbalance: the busiest"
     " broker's load beside the level of all, 1 is perfect; by the simulator's cost model of the loads that were"
@@ -69,11 +78,11 @@ class RangeScore:
     def to_json(self) -> dict[str, Any]:
         return {
             "period": self.period,
-            **{_camel(name): value for name, value in asdict(self.measured).items()},
+            **{to_camel(name): value for name, value in asdict(self.measured).items()},
             "model": {
                 "imbalance": self.imbalance,
                 "strategies": {
-                    name: {_camel(key): value for key, value in asdict(figures).items()}
+                    name: {to_camel(key): value for key, value in asdict(figures).items()}
                     for name, figures in self.worlds.items()
                 },
                 "leftOut": dict(self.left_out),
@@ -206,47 +215,23 @@ class Scores:
         hour = next((score for score in reversed(self._scores) if score.period == HOUR), None)
         if hour is None:
             return []
-        measured, labels = hour.measured, dict[str, str]()
-        loads = (measured.again_load, measured.back_load)
-        modelled = [
-            ("as_it_was", hour.imbalance, None),
-            *((name, each.imbalance, each) for name, each in hour.worlds.items()),
-        ]
+        measured = hour.measured
+        moves = float(measured.moves + measured.our_moves)
+        figures = {"as_it_was": (hour.imbalance, moves, measured.again_load, measured.back_load)}
+        for name, each in hour.worlds.items():
+            figures[name] = (each.imbalance, each.moves, each.again_mib_per_s * _MIB, each.back_mib_per_s * _MIB)
         return [
             (
                 "loadmanager_pulsar_hour_max_over_mean",
                 "The busiest broker's most used resource beside the mean of all, over the last whole hour.",
-                labels,
+                {},
                 measured.max_over_mean,
             ),
             *(
-                (
-                    "loadmanager_pulsar_hour_imbalance",
-                    "Imbalance of the last whole hour by the cost model: as it was, and with each strategy.",
-                    {"strategy": name},
-                    imbalance,
-                )
-                for name, imbalance, _ in modelled
-                if imbalance is not None
-            ),
-            *(
-                (
-                    "loadmanager_pulsar_hour_moves",
-                    "Moves of the last whole hour: as it was, by anyone, and with each strategy by the model.",
-                    {"strategy": name},
-                    float(measured.moves + measured.our_moves if figures is None else figures.moves),
-                )
-                for name, _, figures in modelled
-            ),
-            *(
-                (
-                    f"loadmanager_pulsar_hour_{what}_bytes_per_second",
-                    f"Load moved in the last whole hour that had {before}: as it was, and with each strategy.",
-                    {"strategy": name},
-                    loads[at] if figures is None else (figures.again_mib_per_s, figures.back_mib_per_s)[at] * _MIB,
-                )
-                for at, (what, before) in enumerate(_REPEATS)
-                for name, _, figures in modelled
+                (metric, text, {"strategy": name}, value)
+                for at, (metric, text) in enumerate(_EXPORTED.items())
+                for name, values in figures.items()
+                if (value := values[at]) is not None
             ),
         ]
 
@@ -267,36 +252,26 @@ def line_of(score: RangeScore, zone: tzinfo | None = None) -> str:
 def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
     """Return the score as a table for a terminal: the real figures first, then the strategies."""
     measured = score.measured
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for heading in ("max/mean", "Imbalance", "Worst broker", "Moves", "MiB/s moved", "Again", "Back"):
-        table.add_column(heading, justify="right")
-    table.add_row(
-        "As it was",
-        f"{measured.max_over_mean:.2f}",
-        "" if score.imbalance is None else f"{score.imbalance:.2f}",
-        f"{100 * measured.worst_usage:.0f} %",
-        str(measured.moves + measured.our_moves),
-        round_figure((measured.moved_load + measured.our_moved_load) / _MIB),
-        round_figure(measured.again_load / _MIB),
-        round_figure(measured.back_load / _MIB),
-    )
+    rows: list[tuple[str, ...]] = [
+        ("", "max/mean", "Imbalance", "Worst broker", "Moves", "MiB/s moved", "Again", "Back"),
+        (
+            "As it was",
+            f"{measured.max_over_mean:.2f}",
+            "" if score.imbalance is None else f"{score.imbalance:.2f}",
+            f"{100 * measured.worst_usage:.0f} %",
+            str(measured.moves + measured.our_moves),
+            round_figure((measured.moved_load + measured.our_moved_load) / _MIB),
+            round_figure(measured.again_load / _MIB),
+            round_figure(measured.back_load / _MIB),
+        ),
+    ]
     for name, figures in score.worlds.items():
-        table.add_row(
-            f"With {name}, modelled",
-            "",
-            f"{figures.imbalance:.2f}",
-            f"{100 * figures.worst_usage:.0f} %",
-            f"{figures.moves:.0f}",
-            round_figure(figures.moved_mib_per_s),
-            round_figure(figures.again_mib_per_s),
-            round_figure(figures.back_mib_per_s),
-        )
-    console = Console(file=StringIO(), width=_WIDTH)
-    with console.capture() as captured:
-        console.print(table)
-    rows = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join([_head(score, zone), *rows, *_remarks(score)])
+        loads = (figures.moved_mib_per_s, figures.again_mib_per_s, figures.back_mib_per_s)
+        modelled = f"{figures.imbalance:.2f}", f"{100 * figures.worst_usage:.0f} %", f"{figures.moves:.0f}"
+        rows.append((f"With {name}, modelled", "", *modelled, *map(round_figure, loads)))
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows]
+    return "\n".join([_head(score, zone), *lines, *_remarks(score)])
 
 
 def _head(score: RangeScore, zone: tzinfo | None) -> str:
@@ -341,8 +316,3 @@ def _added_up(figures: Sequence[RangeFigures], weights: Sequence[float]) -> Rang
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
