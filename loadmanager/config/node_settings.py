@@ -184,18 +184,11 @@ class Settings(
     )
 
     @model_validator(mode="after")
-    def _has_a_port(self) -> Self:
+    def _fit_together(self) -> Self:
         self.check_ports("web_service_port", "web_service_port_tls")
-        return self
-
-    @model_validator(mode="after")
-    def _strategies_are_paired(self) -> Self:
-        require_pair(self.planner_settings())
-        return self
-
-    @model_validator(mode="after")
-    def _split_algorithm_is_supported(self) -> Self:
-        split_algorithm(self.planner_settings())
+        planner = self.planner_settings()
+        require_pair(planner)
+        split_algorithm(planner)
         return self
 
     def planner_settings(self) -> PlannerSettings:
