@@ -21,8 +21,7 @@ from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import HttpClient
 from loadmanager.pulsar import pulsar_intake
-from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
-from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll, PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 

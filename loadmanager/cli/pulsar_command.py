@@ -29,7 +29,7 @@ from loadmanager.errors import ConfigurationError, HistoryError, StoreError
 from loadmanager.http.pulsar_routes import make_pulsar_app
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.net.tls_contexts import TlsOptions
-from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.broker_settings import PulsarSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning, memory_after, put_history_of_another_store_aside
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService

@@ -34,7 +34,7 @@ from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
-from loadmanager.lab.replay.record_comparison import Difference
+from loadmanager.lab.replay.replayed_decisions import Difference
 from loadmanager.lab.replay.replayer import Item, ReplayOutcome, Row
 from loadmanager.lab.replay.replayer import replay as verify_decisions
 from loadmanager.lab.whatif.range_figures import Comparison, what_if

@@ -6,8 +6,8 @@ brokers have no agents, and Pulsar assigns the owners.
 | concern | modules |
 |---|---|
 | REST API | `pulsar_admin`, `rest_call`, `rest_answers` |
-| mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings` |
-| settings | `planning_settings`, `preflight`, `take_over` |
+| mirror | `pulsar_intake`, `pulsar_namespaces`, `report_dates` |
+| settings | `broker_settings`, `preflight`, `take_over` |
 | guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |
 | moves | `pulsar_owners`, `pulsar_ledger`, `move_log`, `split_actuator` |
 | comparison | `comparison_driver`, `verdict`, `scores`, `activity_log` |

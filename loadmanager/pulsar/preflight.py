@@ -25,8 +25,7 @@ from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.gaps import last_epoch, move_aside_if_ahead
 from loadmanager.history.reader import History
-from loadmanager.pulsar.broker_settings import BrokerSettings
-from loadmanager.pulsar.planning_settings import HISTORY
+from loadmanager.pulsar.broker_settings import HISTORY, BrokerSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths

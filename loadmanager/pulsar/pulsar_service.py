@@ -42,10 +42,9 @@ from loadmanager.net.http_client import Caller
 from loadmanager.net.tracing import tracing_of
 from loadmanager.pulsar.activity_log import ActivityLog, BoundedFile
 from loadmanager.pulsar.actuator import Actuator
-from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll, PulsarSettings
 from loadmanager.pulsar.comparison_driver import ComparedSettings, ComparisonDriver, log_scores
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.scores import Scores

@@ -25,7 +25,7 @@ from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registr
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.http.pulsar_routes import make_pulsar_app
-from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.broker_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store import paths

@@ -29,20 +29,18 @@ from loadmanager.core.model.load import BundleAverages, TimeMean
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State
-from loadmanager.lab.replay.record_comparison import (
-    Difference,
-    Mismatch,
-    compare_checkpoints,
-    compare_decision,
-    compare_value,
-    content_of,
-)
 from loadmanager.lab.replay.replayed_decisions import (
     REPLAYED_KINDS,
     RUNS_IN_PARALLEL,
     DecisionInputs,
+    Difference,
+    Mismatch,
     ReplayedDecisions,
     ReplayedMemory,
+    compare_checkpoints,
+    compare_decision,
+    compare_value,
+    content_of,
     replay_decision,
 )
 from loadmanager.wire.checkpoint_codec import Record, faults_of, owned_of, read_checkpoint, record_of

@@ -17,7 +17,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BundleAverages
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.history.entry_rows import encode_json
-from loadmanager.lab.replay.record_comparison import Mismatch, compare_checkpoints
+from loadmanager.lab.replay.replayed_decisions import Mismatch, compare_checkpoints
 from loadmanager.wire.checkpoint_codec import faults_as_json, faults_of, head_of, parts_of, read_checkpoint, unquoted
 
 B1, B2, B3 = (broker(f"b{number}") for number in (1, 2, 3))

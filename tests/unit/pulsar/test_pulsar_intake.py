@@ -19,8 +19,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar import pulsar_intake, report_dates
-from loadmanager.pulsar.broker_settings import BrokerSettingsPoll
-from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.broker_settings import BrokerSettingsPoll, PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.rest_call import PulsarUnreachableError

@@ -7,8 +7,7 @@ import pytest
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError
-from loadmanager.pulsar.broker_settings import BrokerSettings
-from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings, PulsarSettings
 
 ADDRESSES = {"adminUrls": ["http://broker:8080"]}
 
