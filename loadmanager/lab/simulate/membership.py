@@ -1,4 +1,4 @@
-"""Membership of simulated brokers: they register, leave, fail and return."""
+"""Membership of simulated brokers: they register, drain, leave, fail and return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState, Registration
+from loadmanager.core.domain.plan import Plan
 from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.protocol import drain_machine
+from loadmanager.core.protocol.drain_machine import (
+    BeginMove,
+    BringHome,
+    DrainMachine,
+    DrainPlanned,
+    EndDrain,
+    EndReturn,
+    GiveAway,
+    MoveEnded,
+    TriedToEnd,
+    WithdrawMove,
+)
+from loadmanager.core.protocol.move_machine import Outcome
 from loadmanager.core.protocol.reconciler import (
     Action,
     AssignBundles,
@@ -21,7 +36,7 @@ from loadmanager.core.protocol.reconciler import (
 from loadmanager.core.protocol.state_machine import Signal, Write
 from loadmanager.lab.simulate.fleet_events import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
-from loadmanager.lab.simulate.sim_execution import Lookups
+from loadmanager.lab.simulate.sim_execution import Leader, Lookups, SimExecutor
 from loadmanager.lab.simulate.world_state import SimDriver, WorldState
 
 
@@ -145,3 +160,66 @@ class Membership:
         self._gone.append(registration)
         self._on_end()
         self.sweep()
+
+
+class SimDrainer:
+    """Driver of the drain machine; decisions and writes complete at once.
+
+    `on_empty` is called at each pass with each drained broker that owns no bundle.
+    """
+
+    def __init__(
+        self, state: WorldState, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
+    ) -> None:
+        self._state = state
+        self._leader = leader
+        self._executor = executor
+        self._on_empty = on_empty
+        drains = DrainMachine(
+            lambda: state.controls,
+            state.registrations.get,
+            state.process_of,
+            self._owner_of,
+            lambda: state.rules.max_concurrent_unloads,
+        )
+        self._driver = SimDriver(state.agenda, drains, self._do, self._look)
+
+    def changed(self) -> None:
+        """Step the machine after a change of the controls, or after the end of a registration."""
+        self._driver.step(Signal.CHANGED)
+
+    def _owner_of(self, bundle: str) -> Registration | None:
+        current = self._state.find_ownership(bundle)
+        return None if current is None else current.owner
+
+    def _look(self) -> None:
+        state = self._state
+        for broker in sorted(state.controls.draining.keys() & state.registrations.keys()):
+            if not state.table.rows_owned_by(state.registrations[broker]):
+                self._on_empty(broker)
+        self._driver.step(Signal.TIME)
+
+    def _do(self, action: drain_machine.Action) -> drain_machine.Event | None:
+        match action:
+            case GiveAway(brokers, most, leave):
+                return self._on_planned(self._leader.decide("drain", brokers=brokers, most=most, leave=leave))
+            case BringHome(_, leave):
+                return self._on_planned(self._leader.decide("bring_home", leave=leave))
+            case BeginMove(step):
+                self._executor.execute(step, partial(self._move_ended, step.bundle))
+            case WithdrawMove(bundle):
+                self._executor.withdraw(bundle)
+            case EndDrain(broker, since_s):
+                self._state.set_controls(self._state.controls.without_drain(broker, since_s))
+                return TriedToEnd(broker)
+            case EndReturn(broker, bundles):
+                self._state.set_controls(self._state.controls.without_returned(broker, bundles))
+                return TriedToEnd(broker)
+        return None
+
+    def _on_planned(self, plan: Plan) -> DrainPlanned:
+        self._state.count_verdicts("drain", plan.verdicts)
+        return DrainPlanned(plan)
+
+    def _move_ended(self, bundle: str, outcome: Outcome) -> None:
+        self._driver.step(MoveEnded(bundle, outcome))

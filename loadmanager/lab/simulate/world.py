@@ -49,10 +49,9 @@ from loadmanager.lab.simulate.fleet_events import (
     NewNamespace,
     ReportsGoBad,
 )
-from loadmanager.lab.simulate.membership import Membership
+from loadmanager.lab.simulate.membership import Membership, SimDrainer
 from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_brokers import SimBroker
-from loadmanager.lab.simulate.sim_drains import SimDrainer
 from loadmanager.lab.simulate.sim_execution import Leader, Lookups, SimExecutor
 from loadmanager.lab.simulate.sim_result import FirstReport, Result, StepRecorder
 from loadmanager.lab.simulate.sim_splits import SimSplitter
