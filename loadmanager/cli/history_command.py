@@ -17,22 +17,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from loadmanager.cli.admin.request_command import group
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.text.numbers import MIB, From, To, format_moment, read_range
 from loadmanager.cli.text.text_tables import format_table, write_lines
-from loadmanager.errors import (
-    ConfigurationError,
-    HistoryError,
-    HistoryFileError,
-    LoadManagerError,
-)
+from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_gaps
-from loadmanager.history.load_import import (
-    Importer,
-    Progress,
-    json_line,
-)
+from loadmanager.history.load_import import Importer, Progress, json_line
 from loadmanager.history.reader import History
 from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, read_series
 from loadmanager.history.table_schemas import TABLES, wanted_columns
@@ -43,12 +35,8 @@ _BOUNDS = ("range_lower", "range_upper")
 _SHOWN_CHARACTERS = 60
 
 
-def _group(help_text: str) -> typer.Typer:
-    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-history = _group("What the leader saw and did: look at it, bring in load from elsewhere.")
-_import = _group("Bring in load that no leader of ours recorded.")
+history = group("What the leader saw and did: look at it, bring in load from elsewhere.")
+_import = group("Bring in load that no leader of ours recorded.")
 history.add_typer(_import, name="import")
 
 _Where = Annotated[
@@ -64,7 +52,7 @@ def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
     """List the tables with their sizes and time ranges, and the gaps."""
     faults = _Faults()
     with _one_line_errors():
-        read = _existing(url)
+        read = History.existing(url)
         with _progress("tables") as advance:
             infos = []
             for done, name in enumerate(TABLES, 1):
@@ -105,7 +93,7 @@ def show(
     """Show rows of a table in the order of recording."""
     faults = _Faults()
     with _one_line_errors():
-        found = _existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
+        found = History.existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
         rows = islice(found, limit) if limit else found
         if as_json:
             write_lines(json_line(row) for row in rows)
@@ -184,14 +172,6 @@ def _importing(url: str, source: str) -> Iterator[Importer]:
         importer.finish(clock.now_ms())
     done = importer.imported
     print(f"{done.reports} reports, {done.rows} rows in {done.files} files")
-
-
-def _existing(url: str) -> History:
-    """Open an existing history; a mistyped path is an error, not an empty history."""
-    directory = Directory.of(url)
-    if not directory.exists():
-        raise HistoryError(f"{url}: no such directory")
-    return History(directory)
 
 
 @contextmanager

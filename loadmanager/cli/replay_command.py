@@ -30,7 +30,6 @@ from loadmanager.config.dynamic_settings import settings_recorded
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.errors import ConfigurationError, HistoryError, HistoryFileError, LoadManagerError, ScenarioError
-from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
@@ -61,10 +60,7 @@ def replay(
     overrides = given_settings(settings or ())
     configure_logging(json_lines=False, level="error")
     try:
-        directory = Directory.of(url)
-        if not directory.exists():
-            fail(f"{url}: no such directory", EXIT_FAILURE)
-        history = History(directory)
+        history = History.existing(url)
         start = find_start(history, from_ms, _report_left_out)
         if overrides or strategy:
             with _progress("simulated") as advance:

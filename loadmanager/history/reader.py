@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,14 @@ class History:
 
     def __init__(self, where: Directory | str) -> None:
         self.directory = where if isinstance(where, Directory) else Directory.of(where)
+
+    @classmethod
+    def existing(cls, url: str) -> Self:
+        """Open an existing history; a mistyped path is an error, not an empty history. Raises `HistoryError`."""
+        history = cls(url)
+        if not history.directory.exists():
+            raise HistoryError(f"{url}: no such directory")
+        return history
 
     def files(
         self, table: str, from_ms: int | None = None, to_ms: int | None = None, on_fault: OnFault | None = None
