@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -175,29 +175,17 @@ class ComparisonDriver:
 
     def gauges(self) -> list[Sample]:
         """Return the current state, and the figures of the last full hour."""
-        none, comparison = dict[str, str](), self._comparison
-        return [
-            ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", none, float(comparison.stalled is not None)),
-            (
-                "loadmanager_pulsar_wanted_moves",
-                "Moves of our last round that Pulsar has not made.",
-                none,
-                float(len(comparison.wishes)),
-            ),
-            (
-                "loadmanager_pulsar_unjudged_moves",
-                "Moves that were seen and have not settled yet.",
-                none,
-                float(comparison.unjudged),
-            ),
-            *self._level_gauges(),
-            *self._scores.samples(),
+        comparison, level = self._comparison, self._level
+        figures: list[tuple[str, str, float]] = [
+            ("stalled", "1 while Pulsar has stalled.", comparison.stalled is not None),
+            ("wanted_moves", "Moves of our last round that Pulsar has not made.", len(comparison.wishes)),
+            ("unjudged_moves", "Moves that were seen and have not settled yet.", comparison.unjudged),
         ]
-
-    def _level_gauges(self) -> Iterator[Sample]:
-        if self._level is not None:
+        if level is not None:
             text = "The busiest broker's most used resource beside the mean of all."
-            yield "loadmanager_pulsar_max_over_mean", text, {}, self._level.max_over_mean
+            figures.append(("max_over_mean", text, level.max_over_mean))
+        gauges = [(f"loadmanager_pulsar_{name}", text, dict[str, str](), float(value)) for name, text, value in figures]
+        return [*gauges, *self._scores.samples()]
 
     async def _compare_rounds(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import orjson
@@ -149,7 +149,7 @@ class TakeOver:
 
     async def _write(self, before: dict[str, str | None]) -> None:
         if before != self._before:
-            await self._record.write(_encode(before))
+            await self._record.write(orjson.dumps({"before": before}))
             self._before = before
 
 
@@ -157,10 +157,6 @@ def _undo_command(key: str, before: str | None) -> str:
     if before is None:
         return f"pulsar-admin brokers delete-dynamic-config --config {key}"
     return f"pulsar-admin brokers update-dynamic-config --config {key} --value {shlex.quote(before)}"
-
-
-def _encode(before: Mapping[str, str | None]) -> bytes:
-    return orjson.dumps({"before": before})
 
 
 def _decode(data: bytes | None, where: str) -> dict[str, str | None]:

@@ -114,6 +114,9 @@ _HOURS_IN_MINUTES = {
 }
 """Limits on churn, scaled from hours to the minutes of the demo."""
 
+_ONLY_BANDWIDTH = {"loadBalancerCPUResourceWeight": 0.0}
+"""Only bandwidth counts: all brokers and other processes share the CPU of the machine."""
+
 _REPORT_S = 2
 """Interval of reports. Rates over a shorter time would be noise."""
 _SECONDS_PER_MINUTE = 60
@@ -146,7 +149,7 @@ class DemoSettings:
 def node_configuration(settings: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
     return {
         "metadataStoreUrl": f"zk:{connect_string}",
-        **_weights(),
+        **_ONLY_BANDWIDTH,
         "clusterName": "demo",
         "historyUrl": str(history),
         "historyFlushIntervalS": 5,
@@ -164,7 +167,7 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
     """Return the configuration of an agent. `broker_ready` is the content of its broker's ready file."""
     return {
         "metadataStoreUrl": f"zk:{connect_string}",
-        **_weights(),
+        **_ONLY_BANDWIDTH,
         "brokerId": broker_ready["broker_id"],
         "brokerUrl": broker_ready["url"],
         "brokerServiceUrl": broker_ready["data_url"],
@@ -182,8 +185,3 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "loadBalancerHostUsageCheckIntervalMinutes": _REPORT_S / _SECONDS_PER_MINUTE,
         "statsUpdateFrequencyInSecs": _REPORT_S,
     }
-
-
-def _weights() -> dict[str, Any]:
-    """Return weights by which only bandwidth counts: all brokers and other processes share the CPU of the machine."""
-    return {"loadBalancerCPUResourceWeight": 0.0}
