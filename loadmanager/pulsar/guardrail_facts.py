@@ -61,8 +61,14 @@ class GuardrailFacts:
         self._intake = intake
         self._switches = switches
         self._move_log = move_log
-        self._namespaces = NamespaceSelection(
-            Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces)
+        self._limits = GuardrailLimits(
+            failures_until_stop=settings.failures_until_stop,
+            settling_s=settings.settling_seconds,
+            moves_per_round=settings.moves_per_round,
+            moves_per_hour=settings.moves_per_hour,
+            namespaces=NamespaceSelection(
+                Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces)
+            ),
         )
         self._excluded: dict[str, bool] = {}
         self._round_began_s = 0.0
@@ -72,7 +78,7 @@ class GuardrailFacts:
         """Return the namespaces whose bundles are never moved."""
         for namespace in namespaces:
             if namespace not in self._excluded:
-                self._excluded[namespace] = self._namespaces.find_exclusion(namespace) is not None
+                self._excluded[namespace] = self._limits.namespaces.find_exclusion(namespace) is not None
         return frozenset(namespace for namespace in namespaces if self._excluded[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
@@ -85,14 +91,14 @@ class GuardrailFacts:
 
     def check_round(self) -> Sequence[Verdict]:
         """Return the verdicts on a round now."""
-        return check_round(self._facts(), self._limits())
+        return check_round(self._facts(), self._limits)
 
     def limits(self) -> list[BlockingLimit]:
         """Return the limits that stop rounds now."""
         facts = self._facts()
         return [
             BlockingLimit(stop.verdict, stop.sentence(), self._ends_s(stop, facts))
-            for stop in check_round(facts, self._limits())
+            for stop in check_round(facts, self._limits)
             if stop.verdict in _LIMITS
         ]
 
@@ -106,17 +112,17 @@ class GuardrailFacts:
     def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         """Return the verdicts on each step of a round."""
         moves = [_move(step.bundle, step.source, step.destination, is_own=True) for step in steps]
-        return check_moves(self._facts(), self._limits(), moves)
+        return check_moves(self._facts(), self._limits, moves)
 
     def check_split(self, bundle: str) -> Sequence[Verdict]:
         """Return the verdicts on a split of this bundle."""
-        return check_split(self._facts(), self._limits(), bundle)
+        return check_split(self._facts(), self._limits, bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
         """Raise `GuardrailError` if a guardrail stops the move that the `released` state begins."""
         assert released.owner is not None, "what nobody owns cannot be released"
         move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
-        stops = check_move(self._facts(), self._limits(), move)
+        stops = check_move(self._facts(), self._limits, move)
         if stops:
             raise GuardrailError(stops)
 
@@ -149,16 +155,6 @@ class GuardrailFacts:
             )
             for broker in self._mirror.registrations
         }
-
-    def _limits(self) -> GuardrailLimits:
-        settings = self._settings
-        return GuardrailLimits(
-            failures_until_stop=settings.failures_until_stop,
-            settling_s=settings.settling_seconds,
-            moves_per_round=settings.moves_per_round,
-            moves_per_hour=settings.moves_per_hour,
-            namespaces=self._namespaces,
-        )
 
 
 def _move(bundle: str, source: Registration, destination: Registration | None, *, is_own: bool) -> WantedMove:
