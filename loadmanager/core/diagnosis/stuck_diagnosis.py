@@ -59,10 +59,8 @@ _AGENT = "loadmanager agent --config agent.yaml"
 class StuckReason(Reason):
     SWITCHED_OFF = entry("Nothing can move because {switch} is {value}", remedy="{command}")
     NO_LIMIT_KNOWN = entry(
-        (
-            "Nothing can move because no broker reports its limit of a weighted resource ({weights}), so all look idle,"
-            " although the hottest carries {times} times its even share"
-        ),
+        "Nothing can move because no broker reports its limit of a weighted resource ({weights}), so all look idle,"
+        " although the hottest carries {times} times its even share",
         remedy=(
             f"give each agent the limits of its broker: LOADMANAGER_{NIC_SPEED}=10 LOADMANAGER_{CPU_CORES}=4 {_AGENT}"
         ),
@@ -108,17 +106,13 @@ class StuckReason(Reason):
         remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
     )
     SINGLE_BUNDLES = entry(
-        (
-            "Nothing can move because no broker has a second bundle, although the hottest carries {times} times its"
-            " even share"
-        ),
+        "Nothing can move because no broker has a second bundle, although the hottest carries {times} times its"
+        " even share",
         remedy="split bundles: loadmanager admin namespaces split-bundle {namespace} -bt LARGEST",
     )
     ALL_KEPT = entry(
-        (
-            "Nothing can move because all {bundles} bundles are pinned, frozen, or of namespaces in"
-            " {#shedding_excluded_namespaces}"
-        ),
+        "Nothing can move because all {bundles} bundles are pinned, frozen, or of namespaces in"
+        " {#shedding_excluded_namespaces}",
         remedy="{command}",
     )
 

@@ -18,10 +18,8 @@ class ComparisonReason(Reason):
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; so would we, but to {ours}"
     )
     MOVED_BACK = entry(
-        (
-            "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
-            " {mib_per_s} MiB/s, and we would not"
-        ),
+        "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
+        " {mib_per_s} MiB/s, and we would not",
         remedy="check the thresholds of Pulsar's strategy: it reverses its own moves",
     )
     MOVED_ANOTHER = entry(
@@ -30,20 +28,16 @@ class ComparisonReason(Reason):
     )
     MOVED_AGAINST_US = entry("Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and we would not")
     MOVED_UNSELECTED = entry(
-        (
-            "It was moved from {source} to {destination}, {mib_per_s} MiB/s; neither we nor Pulsar's strategy, as"
-            " computed here, would move it: an operator's command, load that changed since our last round, or rules of"
-            " another version of Pulsar"
-        ),
+        "It was moved from {source} to {destination}, {mib_per_s} MiB/s; neither we nor Pulsar's strategy, as"
+        " computed here, would move it: an operator's command, load that changed since our last round, or rules of"
+        " another version of Pulsar"
     )
     MOVED_BEFORE_OUR_ROUND = entry(
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before our first round"
     )
     CAME_BACK = entry(
-        (
-            "Pulsar unloaded it from {source}, and it returned there: clients were disconnected for {seconds} s without"
-            " effect"
-        ),
+        "Pulsar unloaded it from {source}, and it returned there: clients were disconnected for {seconds} s without"
+        " effect",
         remedy="make Pulsar name a destination when it unloads (3.0 or newer)",
     )
     LEFT_WITHOUT_OWNER = entry(
@@ -71,15 +65,12 @@ class ComparisonReason(Reason):
     WE_ALONE_STAYS = entry(_WE_WOULD + "its strategy selects it, and its placement leaves it there")
     WE_ALONE_STALLED = entry(_WE_WOULD + "it has stalled")
     WE_ALONE_UNEXPLAINED = entry(
-        _WE_WOULD + "its strategy, as computed here, would, and it has not for {minutes} min",
-        remedy=_CHECK_LEADERS_LOG,
+        _WE_WOULD + "its strategy, as computed here, would, and it has not for {minutes} min", remedy=_CHECK_LEADERS_LOG
     )
     STRATEGY_UNKNOWN = entry("Pulsar's own round cannot be computed here: {error}")
     STALLED_ON_OWNER = entry(
-        (
-            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
-            " its placement chose their present owner each time. Nothing moves, and every round repeats this"
-        ),
+        "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
+        " its placement chose their present owner each time. Nothing moves, and every round repeats this",
         remedy=(
             (
                 "set {#distribute_bundles_evenly_enabled} to false on Pulsar's brokers, because it excludes"
@@ -89,17 +80,13 @@ class ComparisonReason(Reason):
         ),
     )
     STALLED_WITHOUT_DESTINATION = entry(
-        (
-            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and no"
-            " other broker may own any of them"
-        ),
+        "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and no"
+        " other broker may own any of them",
         remedy="see the reason of each bundle",
     )
     STALLED_UNEXPLAINED = entry(
-        (
-            "Pulsar does not move what we expect: for {rounds} rounds its strategy, as computed here, would have moved"
-            " {bundles} of the bundles of {source}, and nothing was moved"
-        ),
+        "Pulsar does not move what we expect: for {rounds} rounds its strategy, as computed here, would have moved"
+        " {bundles} of the bundles of {source}, and nothing was moved",
         remedy=_CHECK_LEADERS_LOG,
     )
     STALL_OVER = entry(
@@ -142,11 +129,9 @@ class ExplanationReason(Reason):
 
 class CertificateReason(Reason):
     PLAN_CERTIFIED = entry(
-        (
-            "Heat {heat_before} -> {heat_after}; best possible {bound} ({bound_by}), or {bound_in_budget} if no more"
-            " may move; {load_moved_percent} % of all load moves, at least {least_load_percent} % must for that heat;"
-            " noise alone causes {noise_floor}"
-        ),
+        "Heat {heat_before} -> {heat_after}; best possible {bound} ({bound_by}), or {bound_in_budget} if no more"
+        " may move; {load_moved_percent} % of all load moves, at least {least_load_percent} % must for that heat;"
+        " noise alone causes {noise_floor}"
     )
     NOTHING_MOVES = entry("Heat {heat_before}; best possible {bound} ({bound_by}); noise alone causes {noise_floor}")
 
@@ -174,10 +159,8 @@ class ValidationReason(Reason):
         "The limits of {unknown} are unknown, so their usage does not count: declare them",
     )
     SICK_WITH_OTHERS = entry(
-        (
-            "Given bundles only where no healthier broker may own them: its {figure} is {value}, that of healthy"
-            " brokers {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
-        ),
+        "Given bundles only where no healthier broker may own them: its {figure} is {value}, that of healthy"
+        " brokers {peers}; {off} of {brokers} brokers are sick, so the cause is probably common",
         remedy="look for a common cause, such as a shared host or network",
     )
 

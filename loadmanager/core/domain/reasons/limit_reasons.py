@@ -11,10 +11,7 @@ class FilterReason(Reason):
         "Not on {broker} because it has been draining for {drained_for_s} s",
         remedy="stop its drain",
     )
-    BROKER_EXCLUDED = entry(
-        "Not on {broker} because an operator has excluded it",
-        remedy="remove its exclusion",
-    )
+    BROKER_EXCLUDED = entry("Not on {broker} because an operator has excluded it", remedy="remove its exclusion")
     BROKER_SICK = entry(
         "Not on {broker} because it has been sick for {seconds} s: its {figure} was {value}, that of its peers {peers}",
         (
@@ -32,10 +29,8 @@ class FilterReason(Reason):
         ),
     )
     SICKER_THAN_OTHERS = entry(
-        (
-            "Not on {broker} because healthier brokers may own it: its {figure} is {value}, that of healthy brokers"
-            " {peers}"
-        ),
+        "Not on {broker} because healthier brokers may own it: its {figure} is {value}, that of healthy brokers"
+        " {peers}",
         remedy="repair or restart it",
     )
     ISOLATION_POLICY = entry(
@@ -64,10 +59,8 @@ class FilterReason(Reason):
         remedy="move {too_many} topics away from {broker}, or raise {#broker_max_topics}",
     )
     FAILURE_DOMAIN_HAS_MORE_OF_GROUP = entry(
-        (
-            "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
-            " {group}, and another one {least}"
-        ),
+        "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
+        " {group}, and another one {least}",
         remedy=(
             "move {too_many} {counted} of {group} out of {failure_domain}, or set {#failure_domains_enabled} to false"
         ),
@@ -92,10 +85,8 @@ class FilterReason(Reason):
 
 class ChurnReason(Reason):
     MOVED_ENOUGH_THIS_CYCLE = entry(
-        (
-            "No move because its {share_percent} % of all load plus the {moved_percent} % that this round already moves"
-            " exceed {=max_load_moved_per_cycle_percentage} %"
-        ),
+        "No move because its {share_percent} % of all load plus the {moved_percent} % that this round already moves"
+        " exceed {=max_load_moved_per_cycle_percentage} %",
         remedy="raise {#max_load_moved_per_cycle_percentage}, or split the bundle",
     )
     MOVED_ENOUGH_THIS_HOUR = entry(
@@ -110,10 +101,7 @@ class ChurnReason(Reason):
         remedy="wait, or raise {#max_load_moved_per_hour_percentage}",
     )
     NO_RETURN = entry(
-        (
-            "No move because it would return to {broker}, which it left {seconds_ago} s ago"
-            " ({=return_cool_down_minutes})"
-        ),
+        "No move because it would return to {broker}, which it left {seconds_ago} s ago ({=return_cool_down_minutes})",
         remedy="wait, or lower {#return_cool_down_minutes}",
     )
     KEEPS_RETURNING = entry(
@@ -175,10 +163,8 @@ class GuardrailReason(Reason):
         remedy="set loadBalancerAutoBundleSplitEnabled of the brokers to false, or let this process do it (takeOver)",
     )
     SETTINGS_UNKNOWN = entry(
-        (
-            "No move because {brokers} of {registered} brokers did not report their settings, so they may shed or"
-            " split: {which}"
-        ),
+        "No move because {brokers} of {registered} brokers did not report their settings, so they may shed or"
+        " split: {which}",
         remedy="let this process reach the web service of each broker, with a token that may read configuration",
     )
     LOAD_MANAGER_UNKNOWN = entry(

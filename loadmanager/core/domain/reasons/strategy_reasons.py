@@ -15,8 +15,7 @@ class SheddingReason(Reason):
         "No move because the balancer is frozen: {frozen}", remedy="loadmanager admin balancer unfreeze"
     )
     ONE_BROKER_ONLY = entry(
-        "No move because two brokers are needed, and {brokers} are registered",
-        remedy="start another broker",
+        "No move because two brokers are needed, and {brokers} are registered", remedy="start another broker"
     )
     BELOW_THRESHOLD = entry(
         (
@@ -30,7 +29,7 @@ class SheddingReason(Reason):
         "No move because usage {usage_percent} % is below {=broker_overloaded_threshold_percentage} %",
     )
     NEED_BELOW_MINIMUM = entry(
-        ("No move because need {need_mib_per_s} MiB/s is below {=bundle_unload_min_throughput_threshold} MiB/s"),
+        "No move because need {need_mib_per_s} MiB/s is below {=bundle_unload_min_throughput_threshold} MiB/s",
         (
             "No move because need {need_msg_rate_per_s} messages/s is not above {=min_unload_message} and"
             " need {need_mib_per_s} MiB/s is not above {=min_unload_message_throughput} bytes/s"
@@ -55,10 +54,8 @@ class SheddingReason(Reason):
         remedy="split its bundle",
     )
     NO_ELIGIBLE_BUNDLE = entry(
-        (
-            "No move because none of its {bundles} bundles may move now; {recently_unloaded} of them were unloaded"
-            " recently"
-        ),
+        "No move because none of its {bundles} bundles may move now; {recently_unloaded} of them were unloaded"
+        " recently",
         remedy="wait for the end of grace periods, or remove pins and freezes",
     )
     NO_BUNDLE_FITS = entry(
@@ -78,35 +75,24 @@ class SheddingReason(Reason):
             "No move because none of {eligible} bundles that may move has load and fits into need"
             " {need_msg_rate_per_s} messages/s"
         ),
-        ("No move because none of {eligible} bundles that may move has load and fits into need {need_mib_per_s} MiB/s"),
+        "No move because none of {eligible} bundles that may move has load and fits into need {need_mib_per_s} MiB/s",
     )
     NO_TRANSFERABLE_BUNDLES = entry(
         "No move because no bundle of the {brokers_tried} most used brokers may move and fits"
     )
-    BUNDLE_PINNED = entry(
-        "No move because it is pinned to {pinned_to}",
-        remedy="unpin it",
-    )
-    BUNDLE_FROZEN = entry(
-        "No move because it is frozen: {frozen}",
-        remedy="unfreeze it",
-    )
+    BUNDLE_PINNED = entry("No move because it is pinned to {pinned_to}", remedy="unpin it")
+    BUNDLE_FROZEN = entry("No move because it is frozen: {frozen}", remedy="unfreeze it")
     NAMESPACE_EXCLUDED = entry(
         "No move because {namespace} is in {#shedding_excluded_namespaces}",
         remedy="take {namespace} out of {#shedding_excluded_namespaces}",
     )
     ANTI_AFFINITY_KEPT = entry(
-        (
-            "No move because each of {candidates} brokers that may own it has {least} namespaces of anti-affinity group"
-            " {group}"
-        ),
+        "No move because each of {candidates} brokers that may own it has {least} namespaces of anti-affinity group"
+        " {group}",
         remedy="start a broker that may own it and has fewer than {least} namespaces of {group}",
     )
     DESTINATION_NOT_ALLOWED = entry("No move because {broker} may not own it: {rule}")
-    NO_OWNER = entry(
-        "No move because it has no owner",
-        remedy="look up one of its topics, which assigns an owner",
-    )
+    NO_OWNER = entry("No move because it has no owner", remedy="look up one of its topics, which assigns an owner")
     MOVE_IN_PROGRESS = entry(
         "No move because it is moving from {source} to {broker}",
         "No move because its owner is releasing it; the next lookup assigns it",
@@ -214,31 +200,24 @@ class MergeReason(Reason):
     MERGING_DISABLED = entry("No merge because {#auto_bundle_merge_enabled} is false")
     NAMESPACE_HAS_MINIMUM_BUNDLES = entry("No merge because it has only {bundles} bundles")
     NO_COLD_NEIGHBOURS = entry(
-        (
-            "No merge because of {pairs} pairs of neighbours {apart} do not have one common owner, {young}"
-            " changed within the"
-            " last hour, {held} are held by operators and {warm} are warm"
-        ),
+        "No merge because of {pairs} pairs of neighbours {apart} do not have one common owner, {young}"
+        " changed within the"
+        " last hour, {held} are held by operators and {warm} are warm"
     )
     MERGE_FAILED = entry("No merge because it failed: {error}")
 
 
 class PlacementReason(Reason):
     ALL_BROKERS_OVERLOADED = entry(
-        (
-            "Placed on {broker} at random because each of {candidates} candidates is above"
-            " {=broker_overloaded_threshold_percentage} %"
-        ),
+        "Placed on {broker} at random because each of {candidates} candidates is above"
+        " {=broker_overloaded_threshold_percentage} %"
     )
     ROUND_ROBIN = entry("Placed on {broker}, next in round-robin order of {candidates} candidates")
     DECIDED_BEFORE = entry(
         "Placed on {broker}, the destination of its move",
         remedy="wait for the next round of shedding, which forgets this destination",
     )
-    PINNED_TO_BROKER = entry(
-        "Placed on {broker} because it is pinned there",
-        remedy="unpin it",
-    )
+    PINNED_TO_BROKER = entry("Placed on {broker} because it is pinned there", remedy="unpin it")
     HELD_FOR_OWNER = entry("Placed on {broker} because it was held for that broker during its absence")
     NO_BROKER_AVAILABLE = entry(
         (

@@ -32,10 +32,8 @@ _MOST_PLACED = 1000
 
 class AvgPlacementReason(Reason):
     DRAWN_BY_CHANCE = entry(
-        (
-            "Placed on {broker} at random, one of {equals} of {candidates} candidates not above"
-            " {=broker_overloaded_threshold_percentage} %"
-        ),
+        "Placed on {broker} at random, one of {equals} of {candidates} candidates not above"
+        " {=broker_overloaded_threshold_percentage} %"
     )
 
 

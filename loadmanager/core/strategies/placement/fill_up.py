@@ -48,13 +48,11 @@ class FillUpReason(Reason):
         " {=broker_underloaded_threshold_percentage} %"
     )
     ALL_BROKERS_FULL = entry(
-        "Placed on {broker}, next in round-robin order: the best of {candidates} candidates is full",
+        "Placed on {broker}, next in round-robin order: the best of {candidates} candidates is full"
     )
     MOST_FREE_CAPACITY = entry(
-        (
-            "Placed because {broker} has room for the most bundles, {free_bundles}, and the best of {candidates}"
-            " candidates is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
-        ),
+        "Placed because {broker} has room for the most bundles, {free_bundles}, and the best of {candidates}"
+        " candidates is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
     )
 
 

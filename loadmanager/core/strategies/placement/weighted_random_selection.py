@@ -27,7 +27,7 @@ _MOST = 2**31 - 1
 
 class WeightReason(Reason):
     DRAWN_BY_WEIGHT = entry(
-        "Placed on {broker} at random, with weight {weight} of {weights} of {candidates} candidates",
+        "Placed on {broker} at random, with weight {weight} of {weights} of {candidates} candidates"
     )
 
 

@@ -90,9 +90,7 @@ class TransferReason(Reason):
         "No move because {broker} has not reported its load",
         "No move because some of the {brokers_tried} brokers tried have no usable report of bundles",
     )
-    NO_BROKERS = entry(
-        "No move because none of {brokers} brokers has reported its load",
-    )
+    NO_BROKERS = entry("No move because none of {brokers} brokers has reported its load")
 
 
 _SKIPPED: dict[Reason, str] = {
