@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from loadmanager.core.domain.reasons.decision_reasons import (
+    ChurnReason,
+    FilterReason,
+    MergeReason,
+    PlacementReason,
+    SheddingReason,
+    SplitReason,
+)
 from loadmanager.core.domain.reasons.diagnosis_reasons import (
     CertificateReason,
     ComparisonReason,
     ExplanationReason,
+    GuardrailReason,
     OwnershipReason,
     ReportReason,
     ValidationReason,
 )
-from loadmanager.core.domain.reasons.limit_reasons import ChurnReason, FilterReason, GuardrailReason
 from loadmanager.core.domain.reasons.reason import Reason, entry
-from loadmanager.core.domain.reasons.strategy_reasons import MergeReason, PlacementReason, SheddingReason, SplitReason
 
 __all__ = [
     "CertificateReason",

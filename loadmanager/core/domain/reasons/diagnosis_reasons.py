@@ -1,4 +1,4 @@
-"""Reasons outside decisions: comparison with Pulsar, certificates, ownership changes and load reports."""
+"""Reasons outside decisions: guardrails, comparison with Pulsar, certificates, ownership changes and load reports."""
 
 from __future__ import annotations
 
@@ -171,3 +171,81 @@ class ReportReason(Reason):
     LOAD_CHANGED = entry()
     BUNDLE_UNLOADED = entry()
     RECORD_OVERWRITTEN = entry()
+
+
+class GuardrailReason(Reason):
+    MODE_IS_OBSERVE = entry(
+        "No move because mode is observe: the process plans and compares, and changes nothing",
+        remedy="run loadmanager pulsar act, with a stateStoreUrl",
+    )
+    CLUSTER_STATE_INCOMPLETE = entry(
+        "No move because not all brokers answered the last poll",
+        remedy="wait for the next poll; if it stays, faults in the status name the broker",
+    )
+    EARLIER_MOVES_UNRESOLVED = entry(
+        "No move because the outcome of earlier moves is unknown: {why}",
+        remedy="wait for their recovery; if their record cannot be read, run loadmanager admin pulsar resume",
+    )
+    POLICIES_UNKNOWN = entry(
+        "No move because not all of the cluster's policies are known: {why}",
+        remedy="repair the isolation policies or failure domains of the cluster",
+    )
+    MOVE_INTERRUPTED = entry(
+        "A move of an earlier term from {source} to {destination} was interrupted: it is on {owner}",
+        "A move of an earlier term from {source} was interrupted: it is on {owner}",
+        "A move of an earlier term from {source} was interrupted: it has no owner",
+    )
+    DRY_RUN_ON = entry("No move because dry run is on", remedy="loadmanager admin balancer dry-run off")
+    NO_DESTINATION = entry(
+        "No move because all {registered} registered brokers are excluded or drained",
+        remedy="loadmanager admin brokers include BROKER",
+    )
+    PULSAR_SHEDS = entry(
+        "No move because Pulsar's own shedding is on at {brokers} of {registered} brokers: {which}",
+        remedy="set loadBalancerSheddingEnabled of the brokers to false, or let this process do it (takeOver)",
+    )
+    PULSAR_SPLITS = entry(
+        "No move because Pulsar's own splits are on at {brokers} of {registered} brokers: {which}",
+        remedy="set loadBalancerAutoBundleSplitEnabled of the brokers to false, or let this process do it (takeOver)",
+    )
+    SETTINGS_UNKNOWN = entry(
+        "No move because {brokers} of {registered} brokers did not report their settings, so they may shed or"
+        " split: {which}",
+        remedy="let this process reach the web service of each broker, with a token that may read configuration",
+    )
+    LOAD_MANAGER_UNKNOWN = entry(
+        "No move because {brokers} of {registered} brokers run an unknown load manager: {which}",
+        remedy="run ModularLoadManagerImpl or ExtensibleLoadManagerImpl on all brokers",
+    )
+    PULSAR_HAS_NO_LEADER = entry(
+        "No move because Pulsar's leader {leader} is not among its {registered} registered brokers",
+        "No move because none of Pulsar's {registered} registered brokers leads",
+        remedy="wait for Pulsar's election: /admin/v2/brokers/leaderBroker names the leader",
+    )
+    BROKERS_SETTLING = entry(
+        "No move because a broker joined or left {seconds_ago} s ago (settlingSeconds {settling_s})",
+        remedy="wait, or lower settlingSeconds",
+    )
+    TOO_MANY_FAILURES = entry(
+        "No move because the last {failures} moves failed (failuresUntilStop {failures_until_stop})",
+        remedy=(
+            "find the cause in the decisions of kinds unload_failed and split, then run loadmanager admin pulsar resume"
+        ),
+    )
+    HOURLY_LIMIT_REACHED = entry(
+        "No move because {moves} moves began within the hour (movesPerHour {moves_per_hour})",
+        remedy="wait, or raise movesPerHour",
+    )
+    ROUND_LIMIT_REACHED = entry(
+        "No move because {moves} moves of this round have begun (movesPerRound {moves_per_round})",
+        remedy="wait for the next round, or raise movesPerRound",
+    )
+    NAMESPACE_NOT_INCLUDED = entry(
+        "No move because {namespace} is excluded by {pattern}",
+        "No move because {namespace} is not one of the included namespaces",
+        remedy="change includedNamespaces or excludedNamespaces",
+    )
+    REPORT_BEFORE_MOVE = entry(
+        "No move because the last report of {broker} is older than the last move from or to it, {seconds_ago} s ago",
+        remedy="wait for its next report",
+    )
