@@ -3,7 +3,7 @@
 Source: Pulsar's SimpleLoadManagerImpl. A broker's load is the larger of its usage and the quotas of its bundles (see
 `core/model/quotas.py`), plus the quotas of incoming bundles, as a share of its capacity.
 
-The strategies' memory is `{"model": Model}`, or the JSON of the quotas in place of the `RememberedQuotas`.
+The strategies' memory is `{"model": Quotas}`, or their JSON.
 
 Differs from Pulsar: a bundle counts as incoming by its ownership record; Pulsar keeps every earlier assignment forever.
 A report without usage means a broker without usage and capacity.
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
@@ -32,7 +31,7 @@ from loadmanager.core.model.load import (
     read_only,
 )
 from loadmanager.core.model.quotas import QUOTA_FIELDS, QUOTA_MEMORY, Quotas
-from loadmanager.core.model.snapshot import NOBODY, Snapshot, sum_by_broker
+from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 
 EXPECTED_CPU, EXPECTED_MEMORY, EXPECTED_IN, EXPECTED_OUT, EXPECTED_DIRECT = range(5)
 """Columns of `Ranking.percent`."""
@@ -47,55 +46,6 @@ _NEW: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Carried:
-    """Sums of quotas per broker, with their inputs.
-
-    `loaded` and `given` (M, 6) are sums of the quotas (N, 5), and the number of bundles: of those that a broker reports
-    (`holder`), and of incoming ones, which are `assigned` to it and have another holder; both are broker rows (N,).
-    """
-
-    brokers: tuple[BrokerId, ...]
-    quota: FloatArray
-    holder: RowArray
-    assigned: RowArray
-    loaded: FloatArray
-    given: FloatArray
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, quota: FloatArray, before: _Carried | None) -> _Carried:
-        """Sum the quotas per broker; incrementally if quotas and brokers are those of `before`."""
-        brokers, holder, assigned = snapshot.brokers.ids, snapshot.bundles.broker, snapshot.bundles.assigned
-        if before is None or before.quota is not quota or before.brokers != brokers:
-            loaded = _add_up(holder, quota, len(brokers))
-            given = _add_up(_expected_by(holder, assigned), quota, len(brokers))
-        else:
-            loaded, given = before.loaded, before.given
-            changed = np.flatnonzero((holder != before.holder) | (assigned != before.assigned))
-            if len(changed):
-                left = _expected_by(before.holder[changed], before.assigned[changed])
-                loaded = _add_up_again(loaded, before.holder[changed], holder, changed, quota)
-                given = _add_up_again(given, left, _expected_by(holder, assigned), changed, quota)
-        for sums in (loaded, given):
-            read_only(sums, len(brokers), QUOTA_FIELDS + 1)
-        return cls(brokers, quota, holder, assigned, loaded, given)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RememberedQuotas:
-    """Quotas, and their last sums per broker for incremental updates."""
-
-    quotas: Quotas
-    carried: _Carried | None = None
-
-    @classmethod
-    def of(cls, remembered: RememberedQuotas | Mapping[str, Any]) -> RememberedQuotas:
-        return remembered if isinstance(remembered, RememberedQuotas) else cls(Quotas.of_json(remembered))
-
-    def as_json(self) -> dict[str, Any]:
-        return self.quotas.as_json()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
     """Brokers ranked by expected load.
 
@@ -105,8 +55,8 @@ class Ranking:
     `model` is the memory to keep.
     """
 
-    model: RememberedQuotas
-    made_from: RememberedQuotas | Mapping[str, Any]
+    model: Quotas
+    made_from: Quotas | Mapping[str, Any]
     quota: FloatArray
     default: FloatArray
     cpu_factor: float
@@ -168,23 +118,21 @@ def rank_brokers(snapshot: Snapshot, state: Mapping[str, Any], settings: Planner
     return found
 
 
-def _rank(
-    snapshot: Snapshot, remembered: RememberedQuotas | Mapping[str, Any], flush_interval_minutes: float
-) -> Ranking:
-    before = RememberedQuotas.of(remembered)
-    quotas = before.quotas.after(snapshot, flush_interval_minutes)
-    carried = _Carried.of(snapshot, quotas.quota, before.carried)
-    usage = snapshot.brokers.usage
+def _rank(snapshot: Snapshot, remembered: Quotas | Mapping[str, Any], flush_interval_minutes: float) -> Ranking:
+    before = remembered if isinstance(remembered, Quotas) else Quotas.of_json(remembered)
+    quotas = before.after(snapshot, flush_interval_minutes)
+    holder, assigned, usage = snapshot.bundles.broker, snapshot.bundles.assigned, snapshot.brokers.usage
+    incoming = np.flatnonzero(assigned != holder)
     return Ranking(
-        RememberedQuotas(quotas, carried),
+        quotas,
         remembered,
         quotas.quota,
         quotas.default,
         quotas.cpu_factor,
         usage[:, _EXPECTED, 0],
         usage[:, _EXPECTED, 1],
-        carried.loaded,
-        carried.given,
+        _add_up(holder, quotas.quota, len(usage)),
+        _add_up(assigned[incoming], quotas.quota[incoming], len(usage)),
         _capacity(usage[:, :, 1], quotas.default, quotas.cpu_factor),
     )
 
@@ -203,26 +151,8 @@ def _capacity(limit: FloatArray, default: FloatArray, cpu_factor: float) -> Floa
 
 def _add_up(broker: RowArray, quota: FloatArray, brokers: int) -> FloatArray:
     """Sum the quotas of each broker row's bundles in order, and count them: (M, 6)."""
-    rows = np.flatnonzero(broker >= 0)
-    return sum_by_broker(broker[rows], [*(column[rows] for column in quota.T), np.ones(len(rows))], brokers)
-
-
-def _add_up_again(
-    sums: FloatArray, left: RowArray, now: RowArray, changed: npt.NDArray[np.intp], quota: FloatArray
-) -> FloatArray:
-    """Update the sums after the `changed` rows went from brokers `left` to `now`: the affected brokers are summed from
-    scratch, so that the result is bitwise equal to a full sum.
-    """
-    concerned = np.zeros(len(sums) + 1, dtype=bool)  # the last entry is for NOBODY
-    concerned[left] = concerned[now[changed]] = True
-    concerned[NOBODY] = False
-    added_up = _add_up(np.where(concerned.take(now, mode="wrap"), now, np.int32(NOBODY)), quota, len(sums))
-    return np.where(concerned[:NOBODY, np.newaxis], added_up, sums)
-
-
-def _expected_by(holder: RowArray, assigned: RowArray) -> RowArray:
-    """Return the broker to which each bundle is moving, `NOBODY` if it is not."""
-    return np.where(assigned != holder, assigned, np.int32(NOBODY))
+    sums = sum_by_broker(broker, [*quota.T, np.ones(len(broker))], brokers)
+    return read_only(sums, brokers, QUOTA_FIELDS + 1)
 
 
 def _share(amount: FloatArray, limit: FloatArray) -> FloatArray:

@@ -122,13 +122,9 @@ def test_reassigned_bundle_does_not_count_at_its_former_broker() -> None:
 
 
 def test_unchanged_columns_are_shared_between_states() -> None:
-    """Bursts of lookups and changes of ownership cost nothing per bundle."""
     first = rank_brokers(reported_at(1), {}, SETTINGS).model
     later = rank_brokers(reported_at(1), {"model": first}, SETTINGS).model
-    assert later.quotas.quota is first.quotas.quota
-    assert later.carried is not None
-    assert first.carried is not None
-    assert later.carried.loaded is first.carried.loaded
+    assert later.quota is first.quota
 
 
 def test_projected_move_reduces_the_load_of_its_source() -> None:
@@ -193,7 +189,7 @@ def sums(given: Snapshot, state: Mapping[str, Any]) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize("change", ["moved", "left", "reported", "came", "went"])
-def test_incremental_sums_equal_full_sums_exactly(change: str) -> None:
+def test_memory_in_columns_and_as_json_has_the_same_sums(change: str) -> None:
     model = a_model()
     first = rank_brokers(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
     owners = [broker(f"b{i % 3}") for i in range(30)]
