@@ -21,9 +21,8 @@ from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.steps import Steps
 from support.waiting import eventually
 
-from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.names import NamespaceName
-from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, succession_violations
 from loadmanager.dev.demo.demo_cluster import DemoCluster
 from loadmanager.dev.demo.demo_settings import DemoSettings
 from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals

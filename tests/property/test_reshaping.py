@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from support.invariants import ownership_violations
 
 from loadmanager.agent.grants import Claim, Grants, Revocation, TopicQuestion
-from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import (
@@ -33,6 +32,7 @@ from loadmanager.core.domain.ownership import (
     inherit,
     owner_gone,
     release,
+    succession_violations,
 )
 
 NAME = NamespaceName("t", "ns")

@@ -9,10 +9,9 @@ from protocol.brokers import Served
 from protocol.parties import VirtualLoop
 from support.invariants import ownership_violations
 
-from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, succession_violations
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Op, Put, Znode
 from loadmanager.store.znode_codec import decode

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from loadmanager.core.diagnosis.invariants import entry_violations, name_owner
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
-from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.ownership import Ownership, entry_violations
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.model.snapshot import Snapshot
 
@@ -28,7 +27,7 @@ def plan_violations(plan: Plan, snapshot: Snapshot) -> list[str]:
         found = _assign_violations(step, snapshot) if isinstance(step, Assign) else _unload_violations(step, snapshot)
         violations += [f"{step.bundle}: {text}" for text in found]
         if step.destination is not None and step.destination not in registered:
-            violations.append(f"{step.bundle}: destination {name_owner(step.destination)} is not registered")
+            violations.append(f"{step.bundle}: destination {step.destination} is not registered")
     return violations
 
 
@@ -46,7 +45,7 @@ def _unload_violations(step: Unload, snapshot: Snapshot) -> Iterator[str]:
     if not snapshot.bundles.movable[row]:
         yield "unloaded although it may not move"
     elif snapshot.brokers.registrations[snapshot.bundles.broker[row]] != step.source:
-        yield f"unloaded from {name_owner(step.source)}, which does not own it"
+        yield f"unloaded from {step.source}, which does not own it"
     if snapshot.bundles.recently_unloaded[row]:
         yield "unloaded although it was unloaded recently"
     if step.destination == step.source:

@@ -29,10 +29,16 @@ from support.waiting import eventually, patience
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.settings_loader import load_settings
-from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
-from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.ownership import (
+    FREE,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    succession_violations,
+)
 from loadmanager.errors import StoreUnavailableError
 from loadmanager.http.app import make_app
 from loadmanager.leader.execution import executor

@@ -1,1 +1,1 @@
-"""Diagnosis: explanations, comparison with Pulsar, invariants and the timeline."""
+"""Diagnosis: explanations, comparison with Pulsar, stuck diagnosis and the timeline."""

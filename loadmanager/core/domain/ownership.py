@@ -1,4 +1,4 @@
-"""Ownership of bundles: states and legal transitions.
+"""Ownership of bundles: states, legal transitions, and invariants of a leader's writes.
 
     Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
       ▲              │ ▲ ▲                  │
@@ -26,7 +26,7 @@ bundle that it released at that version or a later one, so a stale answer never 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadmanager.core.domain.bundles import NamespaceBundles
@@ -234,3 +234,47 @@ def _step(
     if current.state not in LEGAL_FROM[transition]:
         raise IllegalTransitionError(f"cannot {transition} a bundle that is {current}")
     return Ownership(state, owner, destination, current.version + 1, stamp.epoch, stamp.now_ms, stamp.reason)
+
+
+# Invariants: each function returns the violations as sentences, none if there are none
+
+
+def transition_violations(
+    before: Ownership, after: Ownership, is_registered: Callable[[Registration | None], bool]
+) -> list[str]:
+    """Check a transition of a bundle with unchanged boundaries: it is legal, increases the version, and takes the
+    bundle from a registered owner only after a release.
+    """
+    violations = list(entry_violations(after))
+    if after.version <= before.version:
+        violations.append(f"version {after.version} follows version {before.version}")
+    if before.state is OwnershipState.OWNED and after.owner != before.owner and is_registered(before.owner):
+        violations.append(f"taken from {before.owner}, which is registered and was not asked")
+    return violations
+
+
+def succession_violations(before: NamespaceState, after: NamespaceState) -> list[str]:
+    """Check successive records: the version at each hash never decreases, and increases wherever the bundle, its state
+    or its owner changes.
+    """
+    violations = []
+    for lower in sorted({*before.bundles.boundaries[:-1], *after.bundles.boundaries[:-1]}):
+        was, now = before.bundles.index_of_hash(lower), after.bundles.index_of_hash(lower)
+        old, new = before.ownerships[was], after.ownerships[now]
+        is_same = before.bundles.range_at(was) == after.bundles.range_at(now) and old == new
+        if not is_same and new.version <= old.version:
+            violations.append(f"0x{lower:08x}: version {new.version} follows version {old.version}")
+    return violations
+
+
+def entry_violations(ownership: Ownership) -> Iterator[str]:
+    """Yield the contradictions within one ownership."""
+    state = ownership.state
+    if (ownership.owner is None) != (state is OwnershipState.FREE):
+        yield f"{state} with owner {ownership.owner or 'nobody'}"
+    if ownership.destination is not None and state is not OwnershipState.RELEASING:
+        yield f"{state} with destination {ownership.destination}"
+    if ownership.destination is not None and ownership.destination == ownership.owner:
+        yield "on its way to its own owner"
+    if state is not OwnershipState.FREE and ownership.version < 1:
+        yield f"{state} at version {ownership.version}"

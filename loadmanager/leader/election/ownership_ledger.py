@@ -16,7 +16,6 @@ from typing import Any
 
 import structlog
 
-from loadmanager.core.diagnosis.invariants import succession_violations, transition_violations
 from loadmanager.core.domain.bundles import BoundariesError
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.ownership import (
@@ -26,6 +25,8 @@ from loadmanager.core.domain.ownership import (
     OwnershipState,
     Registration,
     Stamp,
+    succession_violations,
+    transition_violations,
 )
 from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.errors import (

@@ -4,7 +4,6 @@ import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, snapshot
 from support.invariants import ownership_violations, partition_violations, plan_violations
 
-from loadmanager.core.diagnosis.invariants import succession_violations, transition_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import (
@@ -17,6 +16,8 @@ from loadmanager.core.domain.ownership import (
     inherit,
     owner_gone,
     release,
+    succession_violations,
+    transition_violations,
 )
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.reasons import OwnershipReason

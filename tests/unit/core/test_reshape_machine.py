@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker
 
-from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, TopicLoad, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import (
@@ -23,6 +22,7 @@ from loadmanager.core.domain.ownership import (
     assign,
     complete,
     release,
+    succession_violations,
 )
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, MergeReason, PlacementReason, SplitReason
