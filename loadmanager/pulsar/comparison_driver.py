@@ -28,7 +28,6 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
     Sighted,
     Time,
 )
-from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
 from loadmanager.core.diagnosis.pulsar_tally import UsageLevel, level_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
@@ -37,6 +36,7 @@ from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
+from loadmanager.core.planning.shedding_round import plan_as_pulsar
 from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of

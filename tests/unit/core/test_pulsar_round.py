@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from support.builders import broker, bundle, report, rng, snapshot, throughput
 
-from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
 from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
@@ -16,6 +15,7 @@ from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import plan_shedding
+from loadmanager.core.planning.shedding_round import plan_as_pulsar
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 
 

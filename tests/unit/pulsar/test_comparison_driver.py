@@ -17,11 +17,11 @@ from support.waiting import eventually
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
-from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
 from loadmanager.core.domain.plan import Plan
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State, plan_shedding
+from loadmanager.core.planning.shedding_round import plan_as_pulsar
 from loadmanager.lab.decide.decision_settings import settings_for
 from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
