@@ -18,8 +18,7 @@ from rich.table import Table
 from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, namespace_of
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting import MIB, SPLIT_ALGORITHMS
 from loadmanager.core.strategies.splitting.split_finder import (
     SplitCandidate,
     find_for_extensible,

@@ -17,8 +17,7 @@ from support.dumps import MIB, Line, answers, broker, run, settings, stats
 from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.strategies.splitting.split_algorithm import PositionsRequiredError, divide_at
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, PositionsRequiredError, divide_at
 
 TEN = "ten/ns/0x00000000_0x80000000"
 BUNDLE_1, BUNDLE_2 = "my-tenant/my-namespace1/0x00000000_0xFFFFFFFF", "my-tenant/my-namespace2/0x00000000_0x0FFFFFFF"

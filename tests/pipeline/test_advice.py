@@ -11,7 +11,7 @@ from support.window_frames import HOUR_MS, frame_of
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting import MIB
 from loadmanager.pipeline.advice import (
     Advice,
     BusyBundle,

@@ -19,7 +19,7 @@ from loadmanager.core.domain.reasons import MergeReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import ReportedBundles
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting import MIB
 from loadmanager.core.strategies.splitting.split_round import long_term
 
 MIN_BUNDLES = 4

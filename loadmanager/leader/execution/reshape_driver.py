@@ -44,8 +44,7 @@ from loadmanager.core.protocol.reshape_machine import (
     WaitEnded,
 )
 from loadmanager.core.protocol.state_machine import find_gone_owner
-from loadmanager.core.strategies.splitting import Divider
-from loadmanager.core.strategies.splitting.split_algorithm import is_splittable
+from loadmanager.core.strategies.splitting import Divider, is_splittable
 from loadmanager.errors import (
     BundleNotFoundError,
     LoadManagerError,

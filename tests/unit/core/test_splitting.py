@@ -9,12 +9,14 @@ from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, Divider, split_algorithm
-from loadmanager.core.strategies.splitting.split_algorithm import (
+from loadmanager.core.strategies.splitting import (
     MIB,
+    SPLIT_ALGORITHMS,
+    Divider,
     PositionsRequiredError,
     divide_at,
     is_splittable,
+    split_algorithm,
     usable,
 )
 from loadmanager.core.strategies.splitting.split_finder import (

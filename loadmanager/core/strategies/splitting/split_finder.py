@@ -23,7 +23,7 @@ from loadmanager.core.domain.names import BundleRange, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, is_splittable, usable
+from loadmanager.core.strategies.splitting import MIB, MIN_TOPICS, is_splittable, usable
 
 HOT_TOPIC_SHARE = 0.9
 """Share of its bundle's load from which a single topic makes a split useless."""

@@ -17,8 +17,7 @@ from loadmanager.core.domain.settings import PlannerSettings, is_extensible, is_
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ReportedBundles
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.splitting import split_algorithm
-from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting import MIB, split_algorithm
 from loadmanager.core.strategies.splitting.split_finder import (
     Divide,
     FindTopics,
