@@ -17,10 +17,10 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import FREE, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.extensible_load import LoadAverage
 from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
+from loadmanager.core.model.snapshot_builder import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.time_means import TimeMeans
 from loadmanager.wire.dump_line import NON_FINITE
 

@@ -21,7 +21,6 @@ from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
-from loadmanager.core.model.checkpoint import ModelCheckpoint, restore, take_checkpoint
 from loadmanager.core.model.extensible_load import BrokerLoad, throughput_of
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
@@ -29,7 +28,16 @@ from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.reporters import LatestReport, Reporters
 from loadmanager.core.model.snapshot import Snapshot, build_brokers
-from loadmanager.core.model.snapshot_builder import ClusterSummary, Last, sorted_bundles, summarize, top_bundles
+from loadmanager.core.model.snapshot_builder import (
+    ClusterSummary,
+    Last,
+    ModelCheckpoint,
+    restore,
+    sorted_bundles,
+    summarize,
+    take_checkpoint,
+    top_bundles,
+)
 
 
 class ClusterModel:

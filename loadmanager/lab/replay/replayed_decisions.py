@@ -15,8 +15,8 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.model.snapshot_builder import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.planning.decision_kinds import DECISIONS, Request, merged
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed

@@ -19,8 +19,8 @@ import orjson
 
 from loadmanager.config.dynamic_settings import OF_THE_NODE, values_as_text
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
-from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.report_validation import ReportFaults
+from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.core.planning.planner import State
 from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures

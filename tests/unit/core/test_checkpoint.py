@@ -12,10 +12,10 @@ from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BundleAverages
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
+from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.history.entry_rows import encode_json
 from loadmanager.lab.replay.replayed_decisions import Mismatch, compare_checkpoints
 from loadmanager.wire.checkpoint_codec import faults_as_json, faults_of, head_of, parts_of, read_checkpoint, unquoted
