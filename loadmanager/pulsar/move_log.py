@@ -16,7 +16,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import GuardrailReason
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.fenced_znode import FencedRecord

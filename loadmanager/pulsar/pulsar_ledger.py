@@ -25,8 +25,8 @@ from loadmanager.core.domain.ownership import (
     Stamp,
 )
 from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol.guardrails import PendingMove
 from loadmanager.core.protocol.move_machine import StaleStepError
-from loadmanager.core.protocol.pulsar_moves import PendingMove
 from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog

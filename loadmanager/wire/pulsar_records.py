@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.control_records import Broker, Bundle
 from loadmanager.wire.policy_records import FailoverPolicy, IsolationData
@@ -120,7 +120,7 @@ class MoveData(TypedDict):
 
 @with_config(STRICT)
 class ActsData(TypedDict, total=False):
-    """See `core.protocol.pulsar_moves.MoveHistory`; times in milliseconds since 1970."""
+    """See `core.protocol.guardrails.MoveHistory`; times in milliseconds since 1970."""
 
     inProgress: dict[Bundle, MoveData]
     began: list[Milliseconds]

@@ -23,7 +23,7 @@ from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
-from loadmanager.core.protocol.pulsar_moves import MoveHistory
+from loadmanager.core.protocol.guardrails import MoveHistory
 from loadmanager.http.pulsar_routes import make_pulsar_app
 from loadmanager.pulsar.broker_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 
 A, B, C = (BrokerId(f"{letter}:8080") for letter in "abc")
 BUNDLES = ("t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff")

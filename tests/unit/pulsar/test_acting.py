@@ -29,7 +29,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import GuardrailReason, Reason
-from loadmanager.core.protocol.pulsar_moves import MoveHistory
+from loadmanager.core.protocol.guardrails import MoveHistory
 from loadmanager.errors import UnloadCancelledError, UnloadFailedError
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay

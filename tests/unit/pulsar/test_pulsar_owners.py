@@ -21,9 +21,9 @@ from loadmanager.core.domain.ownership import (
     complete,
     release,
 )
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.core.protocol.move_machine import StaleStepError
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import (
     InvalidRecordError,
     NamespaceNotFoundError,

@@ -15,7 +15,7 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.move_log import Recovery

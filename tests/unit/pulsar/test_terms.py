@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
-from loadmanager.core.protocol.pulsar_moves import MoveHistory
+from loadmanager.core.protocol.guardrails import MoveHistory
 from loadmanager.store import paths
 from loadmanager.wire.pulsar_records import decode_move_history
 

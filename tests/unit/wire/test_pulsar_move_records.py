@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.core.protocol.guardrails import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.pulsar_records import decode_move_history, encode_move_history
 
