@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.fake_mirror import FakeMirror
 
 from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason
 from loadmanager.core.protocol.drain_machine import (
@@ -27,9 +28,8 @@ from loadmanager.core.protocol.drain_machine import (
     GiveAway,
     MoveEnded,
     TriedToEnd,
-    WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import Cancelled, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Moved, Outcome, StaleStepError, WithdrawMove
 from loadmanager.core.protocol.state_machine import Signal
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
@@ -59,7 +59,7 @@ def plan(*steps: Unload, staying: Sequence[str] = ()) -> Plan:
 
 
 @dataclass(slots=True)
-class DrainsHarness:
+class DrainsHarness(FakeMirror):
     """Drains with their inputs, and a driver that acts only on request."""
 
     at_a_time: int = 2
@@ -75,14 +75,14 @@ class DrainsHarness:
     def __post_init__(self) -> None:
         self.drains = DrainMachine(
             lambda: self.controls,
-            self.registrations.get,
+            self,
             self.processes.__getitem__,
-            self._owner_of,
             lambda: self.at_a_time,
         )
 
-    def _owner_of(self, bundle: str) -> Registration | None:
-        return self.owners.get(bundle)
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        owner = self.owners.get(bundle)
+        return None if owner is None else Ownership(OwnershipState.OWNED, owner)
 
     def step(self, event: Event) -> list[Action]:
         return self.drains.step(event, self.now_s)

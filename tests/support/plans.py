@@ -14,7 +14,7 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import CertificateReason, OwnershipReason
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
-from loadmanager.core.protocol.move_machine import StaleStepError
+from loadmanager.core.protocol.move_machine import StaleStepError, WithdrawMove
 from loadmanager.core.protocol.plan_machine import (
     Action,
     BeginStep,
@@ -26,7 +26,6 @@ from loadmanager.core.protocol.plan_machine import (
     PlanMachine,
     StepEnded,
     TrackedStep,
-    WithdrawStep,
 )
 
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
@@ -117,7 +116,7 @@ class AnyOrder(RuleBasedStateMachine):
                     assert not self.leader.drifts.get(told.step.bundle)
                     assert told.step not in [each.step for each in self.begun], "once"
                     self.begun.append(told)
-                case WithdrawStep(bundle):
+                case WithdrawMove(bundle):
                     assert self.plan.stopped_by is not None
                     assert bundle in [each.step.bundle for each in self.begun]
                 case PlanEnded():

@@ -41,8 +41,8 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome, StaleStepError
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome, StaleStepError, WithdrawMove
+from loadmanager.core.protocol.state_machine import Mirror, Signal
 
 PAUSE_S = 1.0
 REST_S = 5.0
@@ -138,13 +138,6 @@ class BeginMove:
 
 
 @dataclass(frozen=True, slots=True)
-class WithdrawMove:
-    """Cancel the move of the bundle if it is still queued."""
-
-    bundle: str
-
-
-@dataclass(frozen=True, slots=True)
 class EndDrain:
     """Remove the drain order of `since_s` from the controls; answered by TriedToEnd."""
 
@@ -172,9 +165,8 @@ class DrainMachine:
     """
 
     controls: Callable[[], Controls]
-    registration_of: Callable[[BrokerId], Registration | None]
+    mirror: Mirror
     process_of: Callable[[BrokerId], int]
-    owner_of: Callable[[str], Registration | None]
     at_a_time: Callable[[], int]
     _drains: dict[BrokerId, Drain] = field(default_factory=dict)
     _ending: set[BrokerId] = field(default_factory=set)
@@ -248,7 +240,7 @@ class DrainMachine:
             del self._drains[drain.registration.broker]
             self._actions += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
         for broker, order in self.controls().draining.items():
-            registration = self.registration_of(broker)
+            registration = self.mirror.registrations.get(broker)
             if broker in self._ending or registration is None:
                 continue
             if 0 != order.process != self.process_of(broker) != 0:
@@ -262,7 +254,7 @@ class DrainMachine:
     def _end_returns(self) -> None:
         controls = self.controls()
         for broker, order in controls.returning.items():
-            if broker in self._ending or broker in controls.draining or self.registration_of(broker) is None:
+            if broker in self._ending or broker in controls.draining or self.mirror.registrations.get(broker) is None:
                 continue
             at_home = frozenset(bundle for bundle in order.bundles if not self._is_away(bundle, broker))
             if at_home:
@@ -276,7 +268,7 @@ class DrainMachine:
     def _can_give_away(self, drain: Drain) -> bool:
         """Return True while the drain's broker is registered and the drain is not about to end."""
         broker = drain.registration.broker
-        return broker not in self._ending and self.registration_of(broker) == drain.registration
+        return broker not in self._ending and self.mirror.registrations.get(broker) == drain.registration
 
     def _plan_returns(self, most: int) -> None:
         leave, homes = self._to_leave(), self.controls().homes
@@ -285,8 +277,12 @@ class DrainMachine:
 
     def _is_away(self, bundle: str, home: BrokerId) -> bool:
         """Return True if another broker owns a bundle whose home broker is registered."""
-        owner = self.owner_of(bundle)
-        return owner is not None and owner.broker != home and self.registration_of(home) is not None
+        owner = self._owner_of(bundle)
+        return owner is not None and owner.broker != home and self.mirror.registrations.get(home) is not None
+
+    def _owner_of(self, bundle: str) -> Registration | None:
+        current = self.mirror.find_ownership(bundle)
+        return None if current is None else current.owner
 
     def _to_leave(self) -> frozenset[str]:
         """Return the bundles to leave alone: moving ones, and those in back-off unless their drain has ended."""
@@ -321,7 +317,7 @@ class DrainMachine:
         self._resting = {bundle: rest for bundle, rest in self._resting.items() if rest.until_s > self._now_s}
         for verdict in verdicts:
             if not verdict.acted:
-                drain = self._find_drain(self.owner_of(verdict.subject)) if of_drains else None
+                drain = self._find_drain(self._owner_of(verdict.subject)) if of_drains else None
                 self._rest(verdict.subject, verdict.sentence(), drain)
 
     def _find_drain(self, owner: Registration | None) -> Drain | None:

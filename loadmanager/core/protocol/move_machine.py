@@ -286,6 +286,13 @@ class Ended:
 Action = Prepare | Commit | AskOwner | StopAsking | Ended
 
 
+@dataclass(frozen=True, slots=True)
+class WithdrawMove:
+    """Action of the machines that order moves: cancel the move of the bundle if it is still queued."""
+
+    bundle: str
+
+
 @dataclass(slots=True)
 class MoveMachine:
     """State machine for the moves of one leader. Callables return current values: `limits` the global and the

@@ -10,7 +10,7 @@ destination. So a plan runs as it was shown, or stops where the cluster has chan
     stopped                         else                                    BeginStep for the first     ─▶ executing
     executing   a step is done                                              BeginStep for the next, if
                                                                             it fits
-                a step is not                                               WithdrawStep for those under
+                a step is not                                               WithdrawMove for those under
                                                                             way, begin no further
                 its last step ended                                         PlanEnded                   ─▶ executed
                                                                                                         or stopped
@@ -41,7 +41,7 @@ from loadmanager.core.domain.plan import DependsOn, Verdict, hash_plan
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
-from loadmanager.core.protocol.move_machine import Expected, StaleStepError
+from loadmanager.core.protocol.move_machine import Expected, StaleStepError, WithdrawMove
 
 PlanState = Literal["computed", "executing", "executed", "stopped"]
 StepState = Literal["planned", "in_progress", "done", "failed", "not_begun", "unknown"]
@@ -140,18 +140,11 @@ class BeginStep:
 
 
 @dataclass(frozen=True, slots=True)
-class WithdrawStep:
-    """Cancel the move of the bundle if it is still queued."""
-
-    bundle: str
-
-
-@dataclass(frozen=True, slots=True)
 class PlanEnded:
     plan: KeptPlan
 
 
-Action = BeginStep | WithdrawStep | PlanEnded
+Action = BeginStep | WithdrawMove | PlanEnded
 
 
 @dataclass(slots=True)
@@ -258,7 +251,7 @@ class PlanMachine:
         plan.stopped_by = f"stopped at {step.bundle}: {why}"
         for other in plan.steps:
             if other.state == "in_progress":
-                self._actions.append(WithdrawStep(other.bundle))
+                self._actions.append(WithdrawMove(other.bundle))
             elif other.state == "planned":
                 other.state = "not_begun"
 

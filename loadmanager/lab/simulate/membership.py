@@ -22,9 +22,8 @@ from loadmanager.core.protocol.drain_machine import (
     GiveAway,
     MoveEnded,
     TriedToEnd,
-    WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import Outcome
+from loadmanager.core.protocol.move_machine import Outcome, WithdrawMove
 from loadmanager.core.protocol.reconciler import (
     Action,
     AssignBundles,
@@ -177,9 +176,8 @@ class SimDrainer:
         self._on_empty = on_empty
         drains = DrainMachine(
             lambda: state.controls,
-            state.registrations.get,
+            state,
             state.process_of,
-            self._owner_of,
             lambda: state.rules.max_concurrent_unloads,
         )
         self._driver = SimDriver(state.agenda, drains, self._do, self._look)
@@ -187,10 +185,6 @@ class SimDrainer:
     def changed(self) -> None:
         """Step the machine after a change of the controls, or after the end of a registration."""
         self._driver.step(Signal.CHANGED)
-
-    def _owner_of(self, bundle: str) -> Registration | None:
-        current = self._state.find_ownership(bundle)
-        return None if current is None else current.owner
 
     def _look(self) -> None:
         state = self._state

@@ -33,9 +33,8 @@ from loadmanager.core.protocol.drain_machine import (
     GiveAway,
     MoveEnded,
     TriedToEnd,
-    WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError, WithdrawMove
 from loadmanager.core.protocol.state_machine import Signal, do_all
 from loadmanager.errors import BrokerNotFoundError, ConflictError, LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog
@@ -79,19 +78,14 @@ class DrainLoop:
         """Begin a new term with a new state machine."""
         self._drains = DrainMachine(
             lambda: self._controls,
-            self._mirror.registrations.get,
+            self._mirror,
             self._mirror.process_of,
-            self._owner_of,
             lambda: self._live.current.max_concurrent_unloads,
         )
 
     @property
     def _controls(self) -> Controls:
         return self._mirror.operator_config.controls
-
-    def _owner_of(self, bundle: str) -> Registration | None:
-        current = self._mirror.find_ownership(bundle)
-        return None if current is None else current.owner
 
     async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
         """Begin to drain a broker; with `and_return`, its current bundles return after its restart.

@@ -19,7 +19,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary
 from loadmanager.core.planning.movable_bundles import explain_pin, restrain
 from loadmanager.core.planning.plan_effect import compute_effect
-from loadmanager.core.protocol.move_machine import Expected, StaleStepError
+from loadmanager.core.protocol.move_machine import Expected, StaleStepError, WithdrawMove
 from loadmanager.core.protocol.plan_machine import (
     Action,
     BeginStep,
@@ -31,7 +31,6 @@ from loadmanager.core.protocol.plan_machine import (
     PlanMachine,
     StepEnded,
     TrackedStep,
-    WithdrawStep,
 )
 from loadmanager.core.protocol.state_machine import do_all
 from loadmanager.errors import (
@@ -147,7 +146,7 @@ class PlanDriver:
                 task = asyncio.create_task(self._carry_out(action), name=name, context=context)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            case WithdrawStep(bundle):
+            case WithdrawMove(bundle):
                 self._executor.withdraw(bundle)
             case PlanEnded(plan):
                 self._on_plan_ended(plan)

@@ -22,9 +22,8 @@ from loadmanager.core.protocol.drain_machine import (
     GiveAway,
     MoveEnded,
     TriedToEnd,
-    WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome
+from loadmanager.core.protocol.move_machine import Cancelled, Failed, Kept, Outcome, WithdrawMove
 from loadmanager.core.protocol.state_machine import Signal
 
 

@@ -7,7 +7,8 @@ import orjson
 import pytest
 from support.plans import FROZEN, OWNED, AnyOrder, B, PlansHarness, plan, states, step
 
-from loadmanager.core.protocol.plan_machine import BeginStep, End, Execute, PlanEnded, StepEnded, WithdrawStep
+from loadmanager.core.protocol.move_machine import WithdrawMove
+from loadmanager.core.protocol.plan_machine import BeginStep, End, Execute, PlanEnded, StepEnded
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_stale_step_stops_the_plan(leader: PlansHarness) -> None:
     kept = plan(4)
     first, second = leader.execute(kept)
     leader.drifts = {"t/2": "its destination is gone"}
-    assert leader.end(first) == [WithdrawStep("t/1")]
+    assert leader.end(first) == [WithdrawMove("t/1")]
     assert (kept.state, states(kept)) == ("executing", ["done", "in_progress", "not_begun", "not_begun"])
     assert (kept.steps[2].error, kept.steps[3].error) == ("its destination is gone", None)
     assert leader.refuse(second) == [PlanEnded(kept)]
@@ -95,7 +96,7 @@ def test_failed_step(leader: PlansHarness, end: End, *, had_its_turn: bool, vers
 def test_queued_steps_are_withdrawn_when_the_plan_stops(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
-    assert leader.end(first, "kept", "503") == [WithdrawStep("t/1")]
+    assert leader.end(first, "kept", "503") == [WithdrawMove("t/1")]
     assert leader.refuse(second) == [PlanEnded(kept)]
     assert kept.steps[1].error == kept.stopped_by == "stopped at t/0: 503"
 
