@@ -118,16 +118,8 @@ class BrokerLoad:
     updated_at_ms: IntArray
 
     def __post_init__(self) -> None:
-        brokers = len(self.known)
-        read_only(self.known, brokers)
-        for column in (
-            self.weighted_max_ema,
-            self.msg_throughput_ema,
-            self.msg_throughput_in,
-            self.msg_throughput_out,
-        ):
-            read_only(column, brokers)
-        read_only(self.updated_at_ms, brokers)
+        for column in fields(self):
+            read_only(getattr(self, column.name), len(self.known))
 
     @classmethod
     def of_first_reports(

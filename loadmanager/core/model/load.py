@@ -138,15 +138,7 @@ class BrokerReport:
 
     def without_bundles(self) -> BrokerReport:
         """Return the broker's own figures, without bundles."""
-        none = np.empty(0, dtype=np.int64)
-        return replace(
-            self,
-            bundle_names=(),
-            bundle_load=np.empty((0, METRICS)),
-            bundle_topics=none,
-            bundle_sessions=none,
-            bundle_cache_bytes=none,
-        )
+        return self.only(np.zeros(len(self.bundle_names), dtype=bool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
