@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import HashFunction, TopicLoad, topic_hash
@@ -17,13 +16,14 @@ from loadmanager.core.strategies.splitting import (
     PULSAR_REASONS,
     SPECIFIED_POSITIONS,
     SPLIT_ALGORITHMS,
+    SplitAlgorithm,
     split_algorithm,
 )
-from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
+from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, divide_bundle
 from loadmanager.core.strategies.splitting.split_round import (
     SPLIT_STRATEGY,
     SplitQuestion,
-    find_splits_by,
+    find_splits,
     goes_by_latest_rates,
     sum_rates,
 )
@@ -59,11 +59,16 @@ class SplitDecider(Decider):
 
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         taken_at_ms = line.get("takenAt", 0)
-        divide = self._divide(settings, line)
+        algorithm = self._find_algorithm(settings)
+        topics = {bundle: _topics(line, bundle) for bundle in line.get("topics", {})}
         if self._bundle is not None:
             check_bundle(line, self._bundle, where, "--bundle")
+            own_topics = topics.get(self._bundle, ())
             split, verdict = divide_bundle(
-                _find_bundle(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings
+                _find_bundle(snapshot, self._bundle),
+                SplitReason.ADMIN_SPLIT,
+                lambda _, own: algorithm(own, own_topics, self._positions, settings),
+                settings,
             )
             return DecidedLine(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
         if not settings.auto_bundle_split_enabled:
@@ -77,19 +82,19 @@ class SplitDecider(Decider):
                 for row, registration in enumerate(snapshot.brokers.registrations)
             ),
             counts=_bundle_counts(snapshot, line, where),
-            topics={},
+            topics=topics,
             in_progress=frozenset(),
             before=self._state.get(SPLIT_STRATEGY, {}).get("hits", {}),
         )
-        found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)
+        found, remembered = find_splits(question, settings, algorithm, self._positions)
         state = self._state if remembered is None else self._with_state(SPLIT_STRATEGY, remembered)
         return DecidedLine(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
 
-    def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:
+    def _find_algorithm(self, settings: PlannerSettings) -> SplitAlgorithm:
         name, algorithm = split_algorithm(settings, self._algorithm, "--split")
         if (name == SPECIFIED_POSITIONS) != bool(self._positions):
             raise ConfigurationError(f"expected --positions P,... with {SPECIFIED_POSITIONS}, and only with it")
-        return lambda bundle, own: algorithm(own, _topics(line, bundle), self._positions, settings)
+        return algorithm
 
 
 def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:

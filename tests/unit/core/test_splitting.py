@@ -288,7 +288,7 @@ def hot_topic(*loads: float, candidate: SplitCandidate = BUSY, by_throughput: bo
         TopicLoad(i, 0.0 if by_throughput else load, load if by_throughput else 0.0, f"t{i}")
         for i, load in enumerate(loads)
     ]
-    return find_for_modular([candidate], {}, halves, SETTINGS, lambda _name: topics)
+    return find_for_modular([candidate], {}, halves, SETTINGS, {candidate.name: topics})
 
 
 def test_bundle_with_one_hot_topic_is_not_split() -> None:

@@ -89,13 +89,10 @@ class Splits:
 Divide = Callable[[str, BundleRange], list[int] | None]
 """Function from a bundle's name and range to boundaries."""
 
-FindTopics = Callable[[str], Sequence[TopicLoad]]
-"""Function from a bundle's name to its known topics."""
+Topics = Mapping[str, Sequence[TopicLoad]]
+"""Known topics of bundles, by name."""
 
-
-def _unknown_topics(bundle: str) -> Sequence[TopicLoad]:
-    del bundle
-    return ()
+_UNKNOWN: Topics = {}
 
 
 def find_for_modular(
@@ -103,7 +100,7 @@ def find_for_modular(
     bundle_counts: Mapping[str, int],
     divide: Divide,
     settings: PlannerSettings,
-    find_topics: FindTopics = _unknown_topics,
+    topics: Topics = _UNKNOWN,
     *,
     counts_splits: bool = True,
 ) -> Splits:
@@ -112,7 +109,7 @@ def find_for_modular(
     Bundles above a limit count against the maximum even if they are not cut. In Pulsar's simple load manager they do
     not (`counts_splits` is False); its rule is the same otherwise, on latest rates.
     """
-    judge = _Judge(settings, divide, find_topics, bundle_counts)
+    judge = _Judge(settings, divide, topics, bundle_counts)
     splits, verdicts = [], []
     for candidate in _one_of_each(candidates):
         reason = find_reason(candidate, settings)
@@ -139,13 +136,13 @@ def find_for_extensible(
     divide: Divide,
     settings: PlannerSettings,
     splitting: Collection[tuple[str, BundleRange]] = (),
-    find_topics: FindTopics = _unknown_topics,
+    topics: Topics = _UNKNOWN,
 ) -> Splits:
     """Apply the extensible rule to the bundles of one broker. `splitting` are namespaces and ranges of pending splits.
 
     A bundle after the last split of a full cycle keeps its hits, whatever its load.
     """
-    judge = _Judge(settings, divide, find_topics, bundle_counts)
+    judge = _Judge(settings, divide, topics, bundle_counts)
     after: dict[str, int] = {}
     splits: list[Split] = []
     verdicts = []
@@ -166,7 +163,7 @@ def divide_bundle(
     candidate: SplitCandidate, reason: SplitReason, divide: Divide, settings: PlannerSettings
 ) -> tuple[Split | None, Verdict]:
     """Divide a bundle on request, regardless of its load and the number of bundles."""
-    return _Judge(settings, divide, _unknown_topics, {}).divided(candidate, reason, most_boundaries=None)
+    return _Judge(settings, divide, _UNKNOWN, {}).divided(candidate, reason, most_boundaries=None)
 
 
 def find_reason(candidate: SplitCandidate, settings: PlannerSettings) -> SplitReason | None:
@@ -198,7 +195,7 @@ class _Judge:
 
     settings: PlannerSettings
     divide: Divide
-    find_topics: FindTopics
+    topics: Topics
     bundle_counts: Mapping[str, int]
     extra: Counter[str] = field(default_factory=Counter)
     limits: Mapping[str, Figure] = field(init=False)
@@ -297,7 +294,7 @@ class _Judge:
 
     def _find_hot_topic(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict | None:
         """Refuse a split that cannot divide the load because it is that of one topic."""
-        topics = self.find_topics(candidate.name) if reason in _SHARES else ()
+        topics = self.topics.get(candidate.name, ()) if reason in _SHARES else ()
         if not topics:
             return None
         if reason is SplitReason.MSG_RATE:

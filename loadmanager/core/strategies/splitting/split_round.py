@@ -17,10 +17,8 @@ from loadmanager.core.domain.settings import PlannerSettings, is_extensible, is_
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ReportedBundles
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.splitting import MIB, split_algorithm
+from loadmanager.core.strategies.splitting import MIB, SplitAlgorithm, split_algorithm
 from loadmanager.core.strategies.splitting.split_finder import (
-    Divide,
-    FindTopics,
     Split,
     SplitCandidate,
     Splits,
@@ -51,37 +49,33 @@ class SplitQuestion:
     before: State
 
 
-def find_splits(question: SplitQuestion, settings: PlannerSettings) -> tuple[Splits, State | None]:
-    """Find the splits and the next memory (None if the rule has none). Raises `UnknownStrategyError`."""
-    _, algorithm = split_algorithm(settings)
+def find_splits(
+    question: SplitQuestion,
+    settings: PlannerSettings,
+    algorithm: SplitAlgorithm | None = None,
+    positions: Sequence[int] = (),
+) -> tuple[Splits, State | None]:
+    """Find the splits, by the configured algorithm or another one, and the next memory (None if the rule has none).
 
-    def topics_of(name: str) -> Sequence[TopicLoad]:
-        return question.topics.get(name, ())
+    Under the extensible rule brokers are processed in order, each after the splits of those before. Raises
+    `UnknownStrategyError`.
+    """
+    topics, cut = question.topics, algorithm or split_algorithm(settings)[1]
 
     def divide(name: str, own: BundleRange) -> list[int] | None:
-        return algorithm(own, topics_of(name), (), settings)
+        return cut(own, topics.get(name, ()), positions, settings)
 
-    return find_splits_by(divide, topics_of, question, settings)
-
-
-def find_splits_by(
-    divide: Divide, find_topics: FindTopics, question: SplitQuestion, settings: PlannerSettings
-) -> tuple[Splits, State | None]:
-    """Find splits as `find_splits` does, with any algorithm; `find_topics` replaces the topics of the question.
-
-    Under the extensible rule brokers are processed in order, each after the splits of those before.
-    """
     counts = Counter(question.counts)
     if not is_extensible(settings):
         candidates = [candidate for _, own in question.looked_at for candidate in own]
         counted = not is_simple(settings)
-        return find_for_modular(candidates, counts, divide, settings, find_topics, counts_splits=counted), None
+        return find_for_modular(candidates, counts, divide, settings, topics, counts_splits=counted), None
     hits: State = {}
     splits: list[Split] = []
     verdicts: list[Verdict] = []
     for registration, own in question.looked_at:
         before = read_hits(question.before, registration)
-        found = find_for_extensible(own, before, counts, divide, settings, question.in_progress, find_topics)
+        found = find_for_extensible(own, before, counts, divide, settings, question.in_progress, topics)
         for split in found.splits:
             counts[namespace_of(split.bundle)] += len(split.boundaries)
         splits += found.splits
