@@ -30,7 +30,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
 )
 from loadmanager.core.diagnosis.pulsar_tally import UsageLevel, level_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.domain.plan import Plan, Verdict
 from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
@@ -140,7 +140,7 @@ class ComparisonDriver:
 
     async def compare(self, plan: Plan, snapshot: Snapshot) -> None:
         """Compare one round with Pulsar's, and write the diary."""
-        steps = [step.bundle for step in plan.steps if isinstance(step, Unload)]
+        steps = [step.bundle for step in plan.unloads]
         theirs, ours, comparison = self._settings.theirs(), self._settings.ours(), self._comparison
         pulsars, state = await self._plan_as_pulsar(snapshot, theirs, steps)
         if comparison is not self._comparison:

@@ -51,9 +51,9 @@ def find_benefit(snapshot: Snapshot, settings: Settings) -> LevelBenefit:
     owned = bundles.broker >= 0
     before = np.bincount(bundles.broker[owned], weights=loads[owned], minlength=len(rows)).astype(np.float64)
     after, moved, moves = before.copy(), 0.0, 0
-    for step in plan.steps:
+    for step in plan.unloads:
         row = bundles.find_row(step.bundle)
-        if isinstance(step, Unload) and step.destination is not None and row is not None:
+        if step.destination is not None and row is not None:
             after[rows[step.source.broker]] -= loads[row]
             after[rows[step.destination.broker]] += loads[row]
             moved, moves = moved + float(loads[row]), moves + 1
@@ -104,7 +104,7 @@ class VerdictFacts:
 
 def first_verdict(facts: VerdictFacts, where: ServiceLocation) -> list[str]:
     """Return a line for each answer."""
-    steps = [step for step in facts.rounds.ours.steps if isinstance(step, Unload)]
+    steps = facts.rounds.ours.unloads
     level = facts.level
     return [
         f"FIRST VERDICT after {_minutes(facts.measured)} min. {format_level(level)} {_remark(facts)}",

@@ -263,7 +263,7 @@ def _explain_shedding(situation: DecisionInput, bundle: int) -> SheddingExplaine
     snapshot = situation.snapshot
     name = snapshot.bundles.names[bundle]
     plan = situation.round()
-    step = next((each for each in plan.steps if isinstance(each, Unload) and each.bundle == name), None)
+    step = next((each for each in plan.unloads if each.bundle == name), None)
     broker = _broker_at(snapshot, int(snapshot.bundles.broker[bundle]))
     because = () if broker is None else _verdicts_about(plan, broker)
     if step is not None:
@@ -414,7 +414,7 @@ def _verdict_of(obstacle: FilterObstacle, subject: str, broker: BrokerId) -> Ver
 
 
 def _steps_from(plan: Plan, broker: BrokerId) -> tuple[Unload, ...]:
-    return tuple(step for step in plan.steps if isinstance(step, Unload) and step.source.broker == broker)
+    return tuple(step for step in plan.unloads if step.source.broker == broker)
 
 
 def _verdicts_about(plan: Plan, broker: BrokerId) -> tuple[Verdict, ...]:

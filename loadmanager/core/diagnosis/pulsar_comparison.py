@@ -238,12 +238,12 @@ class _Round:
     """The last pair of rounds, indexed."""
 
     def __init__(self, rounds: ComparedRounds) -> None:
-        self.steps = {step.bundle: step for step in rounds.ours.steps if isinstance(step, Unload)}
+        self.steps = {step.bundle: step for step in rounds.ours.unloads}
         self.by_source: dict[Registration, list[str]] = {}
         for step in self.steps.values():
             self.by_source.setdefault(step.source, []).append(step.bundle)
         self.verdicts = {verdict.subject: verdict for verdict in rounds.ours.verdicts}
-        self.pulsars_steps = {step.bundle: step for step in rounds.pulsars.steps if isinstance(step, Unload)}
+        self.pulsars_steps = {step.bundle: step for step in rounds.pulsars.unloads}
         self.pulsars_verdicts = {verdict.subject: verdict for verdict in rounds.pulsars.verdicts}
         self.selected = {**self.pulsars_steps, **dict.fromkeys(self._find_selected_but_kept())}
 

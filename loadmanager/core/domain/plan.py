@@ -106,6 +106,10 @@ class Plan:
     verdicts: tuple[Verdict, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def unloads(self) -> tuple[Unload, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Unload))
+
 
 DependsOn = Mapping[str, object]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
+from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.fleet_load import is_idle, share_of
@@ -247,12 +247,11 @@ def limit(
         return plan, state
     refusals: dict[str, Verdict] = {}
     allowance = _Allowance(memory, snapshot, settings, in_progress)
-    for step in plan.steps:
-        if isinstance(step, Unload):
-            refusal = allowance.find_refusal(step)
-            if refusal is not None:
-                refusals[step.bundle] = refusal
-    _drop_broken_exchanges(plan.steps, refusals)
+    for step in plan.unloads:
+        refusal = allowance.find_refusal(step)
+        if refusal is not None:
+            refusals[step.bundle] = refusal
+    _drop_broken_exchanges(plan.unloads, refusals)
     steps = tuple(step for step in plan.steps if step.bundle not in refusals)
     kept = [verdict for verdict in plan.verdicts if not (verdict.acted and verdict.subject in refusals)]
     return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
@@ -359,7 +358,7 @@ class _Allowance:
         return Verdict(step.bundle, reason, acted=False, why=why)
 
 
-def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str, Verdict]) -> None:
+def _drop_broken_exchanges(steps: Sequence[Unload], refusals: dict[str, Verdict]) -> None:
     """Refuse the rest of an exchange between two brokers if one of its steps was refused.
 
     Half of an exchange could add load to the broker that it was to relieve. The refusal names the bundle that was
@@ -367,15 +366,13 @@ def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str,
     """
     if not refusals:
         return
-    directed = {
-        (step.source, step.destination) for step in steps if isinstance(step, Unload) and step.destination is not None
-    }
+    directed = {(step.source, step.destination) for step in steps if step.destination is not None}
     broken: dict[frozenset[Registration | None], str] = {}
     for step in steps:
-        if isinstance(step, Unload) and (step.destination, step.source) in directed and step.bundle in refusals:
+        if (step.destination, step.source) in directed and step.bundle in refusals:
             broken.setdefault(_pair(step), step.bundle)
     for step in steps:
-        if isinstance(step, Unload) and step.bundle not in refusals and _pair(step) in broken:
+        if step.bundle not in refusals and _pair(step) in broken:
             why: dict[str, Figure] = {"other": broken[_pair(step)]}
             refusals[step.bundle] = Verdict(step.bundle, ChurnReason.EXCHANGE_BROKEN, acted=False, why=why)
 

@@ -306,7 +306,7 @@ class DrainMachine:
 
     def _begin(self, plan: Plan, most: int, *, of_drains: bool) -> None:
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        for step in [step for step in plan.steps if isinstance(step, Unload)][:most]:
+        for step in plan.unloads[:most]:
             drain = self._find_drain(step.source) if of_drains else None
             if of_drains and (drain is None or not self._is_wished(drain)):
                 continue  # the order was removed meanwhile, or the broker has restarted and is not drained

@@ -25,7 +25,6 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
@@ -229,8 +228,7 @@ class World:
         plan = self._leader.shed()
         self._rounds += 1
         self._state.count_verdicts("shed", plan.verdicts)
-        steps = [step for step in plan.steps if isinstance(step, Unload)]
-        self._executor.begin_round(steps)
+        self._executor.begin_round(plan.unloads)
 
     def _apply(self, event: Event) -> None:
         state, members = self._state, self._membership

@@ -130,7 +130,7 @@ class SheddingLoop:
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
         self.strategy_metrics = plan.metrics
-        steps = [step for step in plan.steps if isinstance(step, Unload)]
+        steps = plan.unloads
         is_dry_run = self._mirror.operator_config.controls.dry_run
         log.info(
             "shedding_cycle",
