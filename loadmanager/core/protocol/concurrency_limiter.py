@@ -88,8 +88,7 @@ class ConcurrencyLimiter(Generic[Task]):
             else:
                 task = self._queues[brokers].popleft()
                 del self._waiting[task]
-                self._running[task] = brokers
-                self._busy.update(brokers)
+                self.acquire(task, brokers)
                 granted.append(task)
                 self._replace_head(place, self._find_head(brokers))
         return granted
