@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.domain.bundles import TopicLoad
-from loadmanager.core.domain.names import BundleRange, namespace_of
+from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import (
@@ -198,13 +198,6 @@ class AverageColumns:
             for row in self._rows.of_namespace(namespace).tolist()
             if columns.long_samples[row] > 0
         }
-
-    def count_samples(self, bundle: str) -> tuple[int, int]:
-        row, columns = self._rows.by_name.get(bundle), self._rows.columns
-        return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))
-
-    def awaits_division(self, namespace: str) -> bool:
-        return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
 
 
 def _passed_on(means: TimeMeans, known: BoolArray, overlaps: Overlaps, heirs: int) -> TimeMeans:

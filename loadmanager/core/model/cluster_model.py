@@ -158,15 +158,20 @@ class ClusterModel:
 
     def awaits_division(self, namespace: str) -> bool:
         """Return True if a bundle of the namespace inherited only by its share of the hash range."""
-        return self._averages.awaits_division(namespace)
+        return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
 
     def unknown_bundles(self) -> dict[BrokerId, set[str]]:
         """Return, by broker, the namespaces in which its last report names nonexistent bundles."""
-        return self._reporters.unknown_bundles()
+        return {
+            broker_id: {namespace_of(name) for name in broker.unknown.bundle_names}
+            for broker_id, broker in self._reporters.brokers.items()
+            if broker.unknown is not None
+        }
 
     def latest_reports(self) -> dict[Registration, LatestReport]:
         """Return the bundle columns of each broker's last accepted report, sorted by broker name."""
-        return self._reporters.latest()
+        names, places = self._rows.order().names, self._rows.places()
+        return {broker.registration: broker.latest.named(names, places) for broker in self._reporters.in_order()}
 
     def registrations(self) -> dict[BrokerId, Registration]:
         """Return the registration of each broker that has reported."""
@@ -244,7 +249,8 @@ class ClusterModel:
 
     def count_samples(self, bundle: str) -> tuple[int, int]:
         """Return the sample counts of a bundle's short-term and long-term average; 0 for an unknown bundle."""
-        return self._averages.count_samples(bundle)
+        row, columns = self._rows.by_name.get(bundle), self._rows.columns
+        return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))
 
     def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
         """Return sums (2, 4) by broker of short-term and long-term averages of bundles that it owns and reports."""

@@ -239,17 +239,6 @@ class Reporters:
             broker.rows, broker.latest = np.concatenate([broker.rows, more.rows]), broker.latest.and_of(more)
             broker.unknown = None if current.all() else unknown.only(np.flatnonzero(~current))
 
-    def unknown_bundles(self) -> dict[BrokerId, set[str]]:
-        return {
-            broker_id: {namespace_of(name) for name in broker.unknown.bundle_names}
-            for broker_id, broker in self.brokers.items()
-            if broker.unknown is not None
-        }
-
-    def latest(self) -> dict[Registration, LatestReport]:
-        names, places = self._rows.order().names, self._rows.places()
-        return {broker.registration: broker.latest.named(names, places) for broker in self.in_order()}
-
     def nbytes(self) -> int:
         return sum(broker.rows.nbytes for broker in self.brokers.values())
 
