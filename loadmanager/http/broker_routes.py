@@ -71,7 +71,8 @@ class BrokerHandlers:
         return json_response(sorted(self._node.mirror.brokers))
 
     async def leader(self, _: web.Request) -> web.Response:
-        """Return the leading node of this service; 404 without a leader."""
+        """Return the leading node of this service; 404 without a leader, 503 while this node may be cut off."""
+        self._node.must_be_current()
         leader = self._node.mirror.leader
         if leader is None:
             return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")

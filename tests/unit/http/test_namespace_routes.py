@@ -4,6 +4,7 @@ import asyncio
 import io
 
 import pytest
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, RunningNode
 from support.waiting import eventually
 
@@ -279,6 +280,13 @@ async def test_leader_is_named_in_the_form_of_pulsar(node: RunningNode) -> None:
     reply = await node.get("/admin/v2/brokers/leaderBroker")
     assert reply.status == 200
     assert list(reply.json().items()) == [("serviceUrl", node.node.service_url), ("brokerId", node.node.node_id)]
+
+
+async def test_node_without_a_lease_names_no_leader(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    await eventually(lambda: node.node.mirror.leader)
+    monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
+    reply = await node.get("/admin/v2/brokers/leaderBroker")
+    assert (reply.status, reply.reason) == (503, "the session with ZooKeeper may be over")
 
 
 async def test_no_leader_is_404(node: RunningNode) -> None:
