@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from loadmanager.agent.host_usage import Traffic
-from loadmanager.wire.broker_data import NamespaceBundleStats
+from loadmanager.wire.broker_data import NO_STATS, NamespaceBundleStats
 from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 _SHORTEST_INTERVAL_S = 0.01
@@ -70,7 +70,7 @@ def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str]
         if bundle is None:
             unmapped.append(topic)
         else:
-            bundles[bundle] = _add(bundles.get(bundle), load)
+            _add(bundles.setdefault(bundle, NO_STATS.copy()), load)
     return BundleLoads({name: bundles[name] for name in sorted(bundles)}, tuple(unmapped))
 
 
@@ -110,24 +110,11 @@ def _counters(entry: TopicStats) -> tuple[int, ...]:
     return entry.messages_in, entry.messages_out, entry.bytes_in, entry.bytes_out
 
 
-def _add(total: NamespaceBundleStats | None, load: OpenTopicLoad) -> NamespaceBundleStats:
-    base = total or NamespaceBundleStats(
-        msgRateIn=0.0,
-        msgThroughputIn=0.0,
-        msgRateOut=0.0,
-        msgThroughputOut=0.0,
-        consumerCount=0,
-        producerCount=0,
-        topics=0,
-        cacheSize=0,
-    )
-    return NamespaceBundleStats(
-        msgRateIn=base["msgRateIn"] + load.msg_rate_in,
-        msgThroughputIn=base["msgThroughputIn"] + load.msg_throughput_in,
-        msgRateOut=base["msgRateOut"] + load.msg_rate_out,
-        msgThroughputOut=base["msgThroughputOut"] + load.msg_throughput_out,
-        consumerCount=base["consumerCount"] + load.consumers,
-        producerCount=base["producerCount"] + load.producers,
-        topics=base["topics"] + 1,
-        cacheSize=base["cacheSize"],
-    )
+def _add(total: NamespaceBundleStats, load: OpenTopicLoad) -> None:
+    total["msgRateIn"] += load.msg_rate_in
+    total["msgRateOut"] += load.msg_rate_out
+    total["msgThroughputIn"] += load.msg_throughput_in
+    total["msgThroughputOut"] += load.msg_throughput_out
+    total["producerCount"] += load.producers
+    total["consumerCount"] += load.consumers
+    total["topics"] += 1

@@ -75,16 +75,19 @@ class HostUsage:
     bandwidth_in: Resource = field(default=Resource())
     bandwidth_out: Resource = field(default=Resource())
 
+    def by_name(self) -> dict[str, Resource]:
+        """Return the resources by their names in the report."""
+        return {
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "directMemory": self.direct_memory,
+            "bandwidthIn": self.bandwidth_in,
+            "bandwidthOut": self.bandwidth_out,
+        }
+
     def unknown_limits(self) -> tuple[str, ...]:
         """Names of the resources without a known limit, as in the report."""
-        named = (
-            ("cpu", self.cpu),
-            ("memory", self.memory),
-            ("directMemory", self.direct_memory),
-            ("bandwidthIn", self.bandwidth_in),
-            ("bandwidthOut", self.bandwidth_out),
-        )
-        return tuple(name for name, resource in named if not resource.is_known)
+        return tuple(name for name, resource in self.by_name().items() if not resource.is_known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,7 @@ def build_report(
         webServiceUrl=identity.web_service_url,
         persistentTopicsEnabled=True,
         nonPersistentTopicsEnabled=True,
-        cpu=_wire(now.usage.cpu),
-        memory=_wire(now.usage.memory),
-        directMemory=_wire(now.usage.direct_memory),
-        bandwidthIn=_wire(now.usage.bandwidth_in),
-        bandwidthOut=_wire(now.usage.bandwidth_out),
+        **cast("LocalBrokerData", {name: _wire(resource) for name, resource in now.usage.by_name().items()}),
         lastUpdate=now_ms,
         lastStats={name: now.bundles[name] for name in names},
         numBundles=len(names),
@@ -207,10 +203,7 @@ class Reporter:
         due = (
             self._unload_reported()
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
-            or self._other_bundles(report)
-            or self._other_limits(report)
-            or self._other_health(report)
-            or self._other_fault(report)
+            or self._find_change(report)
             or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.is_overwritten else None)
         )
         if due is not None:
@@ -222,29 +215,19 @@ class Reporter:
             return None
         return ReportDue(ReportReason.BUNDLE_UNLOADED, "bundles", 0.0)
 
-    def _other_bundles(self, report: _Report) -> ReportDue | None:
-        """Due if the set of bundles has changed: until then a new one counts with its old load."""
-        if self._written is None or self._written.record["bundles"] == report.record["bundles"]:
+    def _find_change(self, report: _Report) -> ReportDue | None:
+        """Due if something has changed that the figures of `report_due` do not show."""
+        if self._written is None:
             return None
-        return ReportDue(ReportReason.LOAD_CHANGED, "bundles", 0.0)
-
-    def _other_limits(self, report: _Report) -> ReportDue | None:
-        """Due if limits have changed: the first report is written before any measurement, without limits."""
-        if self._written is None or _limits(self._written.record) == _limits(report.record):
-            return None
-        return ReportDue(ReportReason.LOAD_CHANGED, "limits", 0.0)
-
-    def _other_health(self, report: _Report) -> ReportDue | None:
-        """Due if health figures have changed: no other figure need change when a broker becomes sick."""
-        if self._written is None or not has_changed(health_of(self._written.record), health_of(report.record)):
-            return None
-        return ReportDue(ReportReason.LOAD_CHANGED, "health", 0.0)
-
-    def _other_fault(self, report: _Report) -> ReportDue | None:
-        """Due if the broker has become stuck, or is no longer stuck."""
-        if self._written is None or ("stuck" in self._written.record) == ("stuck" in report.record):
-            return None
-        return ReportDue(ReportReason.LOAD_CHANGED, "stuck", 0.0)
+        before, now = self._written.record, report.record
+        has_other = {
+            "bundles": before["bundles"] != now["bundles"],  # until then a new one counts with its old load
+            "limits": _limits(before) != _limits(now),  # the first report, before any measurement, has none
+            "health": has_changed(health_of(before), health_of(now)),
+            "stuck": ("stuck" in before) != ("stuck" in now),
+        }
+        figure = next((name for name, is_other in has_other.items() if is_other), None)
+        return None if figure is None else ReportDue(ReportReason.LOAD_CHANGED, figure, 0.0)
 
     async def _write(self, registration: Registrar, report: _Report, due: ReportDue) -> None:
         try:

@@ -71,7 +71,6 @@ class LoadBalanceHandlers(LeaderHandlers[Candidate]):
 
 _LIMIT = 100
 _MOST = 2_000
-_LATEST_MS = 10**15 - 1
 _DAY_MS = 86_400_000
 
 
@@ -79,15 +78,14 @@ class AuditHandlers(LeaderHandlers[Candidate]):
     """Audit log, answered by the leader, which executes operator commands."""
 
     def operations(self) -> list[Operation]:
-        time_ms: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": _LATEST_MS}
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _LIMIT}
         return [
             read(
                 "/loadbalance/v1/audit",
                 self.show,
                 AuditAnswer,
-                Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", time_ms),
-                Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
+                Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", TIME),
+                Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
                 Parameter("limit", "how many at most", most),
                 statuses=(200, 400),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from aiohttp import web
@@ -201,11 +201,7 @@ class ConfigurationHandlers(LeaderHandlers[Candidate]):
             self._node.live.check({**self._node.live.overrides, key: text})
             return {**stored, key: text}
 
-        async def act() -> web.Response:
-            await noting(request, self._node.operators.update_configuration, put)
-            return web.Response()
-
-        return await self._forwarder.on_leader(request, act)
+        return await self._change(request, put)
 
     async def delete_value(self, request: web.Request) -> web.Response:
         """Remove an override, so that each node returns to its own setting.
@@ -221,8 +217,13 @@ class ConfigurationHandlers(LeaderHandlers[Candidate]):
             self._node.live.check(others)
             return {name: text for name, text in stored.items() if name != key}
 
+        return await self._change(request, remove)
+
+    async def _change(
+        self, request: web.Request, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> web.Response:
         async def act() -> web.Response:
-            await noting(request, self._node.operators.update_configuration, remove)
+            await noting(request, self._node.operators.update_configuration, change)
             return web.Response()
 
         return await self._forwarder.on_leader(request, act)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import orjson
 import structlog
@@ -189,8 +189,7 @@ class Persistence:
         for broker_id, sums in model.broker_time_averages().items():
             records[paths.broker_time_average(broker_id)] = encode_broker_averages(sums)
         records[paths.STRATEGY_STATE] = await asyncio.to_thread(pack_within_limit, self._strategy_state())
-        changed = {path: data for path, data in records.items() if self._written.get(path) != data}
-        await self._write(changed, self._stale_averages())
+        await self._write(records, self._stale_averages())
         self._flushed_revision = revision
 
     async def flush_reshaped(self) -> None:
@@ -208,13 +207,12 @@ class Persistence:
         records = {
             paths.bundle_data(name): await asyncio.to_thread(pack_averages, found) for name, found in averages.items()
         }
-        await self._write({path: data for path, data in records.items() if self._written.get(path) != data}, [])
+        await self._write(records)
 
     async def flush_memory(self) -> None:
         """Write only the state of strategies and churn limits; raises the `StoreError` of a write that failed."""
         data = await asyncio.to_thread(pack_within_limit, self._strategy_state())
-        if self._written.get(paths.STRATEGY_STATE) != data:
-            await self._write({paths.STRATEGY_STATE: data}, [])
+        await self._write({paths.STRATEGY_STATE: data})
 
     def _strategy_state(self) -> StrategyStateRecord:
         model = self._mirror.model
@@ -231,11 +229,13 @@ class Persistence:
             p for p in self.existing if p.startswith(prefix) and BrokerId(p.removeprefix(prefix)) not in registered
         )
 
-    async def _write(self, changed: dict[str, bytes], stale: list[str]) -> None:
-        """Write all records that the store accepts, then raise the error of the first that it did not."""
+    async def _write(self, records: dict[str, bytes], stale: Sequence[str] = ()) -> None:
+        """Write all changed records that the store accepts, then raise the error of the first that it did not."""
         errors: list[StoreError] = []
         ops: list[Op] = [Delete(path) for path in stale]
-        for path, data in changed.items():
+        for path, data in records.items():
+            if self._written.get(path) == data:
+                continue
             try:
                 ops.append(await self._op(path, data))
             except (ZnodeTooLargeError, AccessDeniedError) as error:

@@ -66,9 +66,7 @@ class ServerLimits:
         connections = min(wanted, _raise_open_files(wanted * files) // files)
         if connections < wanted:
             log.warning("connections_limited", wanted=wanted, connections=connections)
-        return cls(
-            connections=connections,
-        )
+        return cls(connections)
 
 
 def with_trailing_slashes(routes: list[web.RouteDef]) -> list[web.RouteDef]:

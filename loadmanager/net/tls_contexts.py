@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -43,37 +43,28 @@ _PULSARS = TlsKeys()
 _OF_PEERS = TlsKeys("brokerClientTrustCertsFilePath", "brokerClientCertificateFilePath", "brokerClientKeyFilePath")
 
 
-class TlsFiles(Protocol):
-    """Certificate files of one side of a connection."""
+@dataclass(frozen=True, slots=True)
+class TlsFiles(ABC):
+    """Certificate files of one side of a connection, and the names of their settings."""
 
-    @property
-    def keys(self) -> TlsKeys: ...
+    trust_certs: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    keys: TlsKeys = _PULSARS
 
-    @property
-    def trust_certs(self) -> Path | None: ...
-
-    @property
-    def certificate(self) -> Path | None: ...
-
-    @property
-    def key(self) -> Path | None: ...
-
+    @abstractmethod
     def context(self) -> ssl.SSLContext:
         """Build a context; raises `ConfigurationError`, which names the setting and the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class TlsOptions:
+class TlsOptions(TlsFiles):
     """TLS options of a client; without `trust_certs` the system's trust store applies."""
 
-    trust_certs: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
     allow_insecure: bool = False
     """Accept any certificate."""
     hostname_verification: bool = True
     """The certificate must name the requested host."""
-    keys: TlsKeys = _PULSARS
 
     def context(self) -> ssl.SSLContext:
         try:
@@ -89,18 +80,14 @@ class TlsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsServerOptions:
+class TlsServerOptions(TlsFiles):
     """TLS options of a server. With `trust_certs` clients are asked for a certificate signed by one of these;
     `require_client` refuses clients without one. `protocols` are of `TLSv1.2`, `TLSv1.3`; empty: both.
     """
 
-    certificate: Path | None = None
-    key: Path | None = None
-    trust_certs: Path | None = None
     require_client: bool = False
     protocols: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
-    keys: TlsKeys = _PULSARS
 
     def context(self) -> ssl.SSLContext:
         context = _default_context(ssl.Purpose.CLIENT_AUTH)

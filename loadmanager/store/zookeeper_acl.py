@@ -143,18 +143,15 @@ def _permissions(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to a ZooKeeper: credentials, TLS (a context per connection) and ACLs. `key` is the setting with the
-    credentials.
-    """
+    """Access to a ZooKeeper: credentials, TLS (a context per connection) and ACLs."""
 
     credentials: Credentials | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     acls: Acls = Acls()
-    key: str = "metadataStoreCredentials"
 
     @property
     def who(self) -> str:
-        return str(self.credentials) if self.credentials else f"nobody by a password: there are no {self.key}"
+        return str(self.credentials or "nobody by a password: there are no metadataStoreCredentials")
 
 
 ANYBODY = Access()

@@ -12,20 +12,10 @@ import numpy.typing as npt
 from loadmanager.core.domain.names import BundleName, InvalidNameError
 from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, health_of, load_and_usage_of
+from loadmanager.wire.broker_data import NO_STATS, LocalBrokerData, NamespaceBundleStats, health_of, load_and_usage_of
 from loadmanager.wire.validation import MAX_TOPICS
 
-_NO_STATS: NamespaceBundleStats = {
-    "msgRateIn": 0.0,
-    "msgRateOut": 0.0,
-    "msgThroughputIn": 0.0,
-    "msgThroughputOut": 0.0,
-    "topics": 0,
-    "consumerCount": 0,
-    "producerCount": 0,
-    "cacheSize": 0,
-}
-_COLUMNS = itemgetter(*_NO_STATS)
+_COLUMNS = itemgetter(*NO_STATS)
 
 
 def report_of(
@@ -89,5 +79,5 @@ def _matrix(stats: Iterable[NamespaceBundleStats]) -> npt.NDArray[np.float64]:
         try:
             rows.append(_COLUMNS(entry))
         except KeyError:
-            rows.append(_COLUMNS(_NO_STATS | entry))
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(_NO_STATS))
+            rows.append(_COLUMNS(NO_STATS | entry))
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(NO_STATS))

@@ -47,6 +47,18 @@ class NamespaceBundleStats(TypedDict):
     cacheSize: NotRequired[Count]
 
 
+NO_STATS: NamespaceBundleStats = {
+    "msgRateIn": 0.0,
+    "msgRateOut": 0.0,
+    "msgThroughputIn": 0.0,
+    "msgThroughputOut": 0.0,
+    "topics": 0,
+    "consumerCount": 0,
+    "producerCount": 0,
+    "cacheSize": 0,
+}
+
+
 class AdvertisedListener(TypedDict, total=False):
     brokerServiceUrl: str
     brokerServiceUrlTls: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -159,19 +160,12 @@ class PlanCertificate(WireModel):
     def of(cls, certificate: CertificateSummary) -> PlanCertificate:
         figures = certificate.figures
         return cls(
-            level=figures.level,
-            heat_before=figures.heat_before,
-            heat_after=figures.heat_after,
-            bound=figures.bound,
+            **asdict(figures),
             bound_by=certificate.bound_by,
-            bound_in_budget=figures.bound_in_budget,
-            noise_floor=figures.noise_floor,
             gap=figures.gap,
             load_moved_percent=100 * figures.load_moved,
             least_load_percent=100 * figures.least_load,
             load_gap=figures.load_gap,
-            bundles_moved=figures.bundles_moved,
-            least_bundles=figures.least_bundles,
             sentence=certificate.verdict.sentence(),
         )
 

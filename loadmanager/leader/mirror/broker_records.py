@@ -39,21 +39,17 @@ _Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class BrokerRecords:
-    """Applies broker records. `parse` parses bundle names, as in `report_of`. `find_fault` returns the reason to ignore
-    the load in a record, None when there is none.
-    """
+    """Applies broker records. `parse` parses bundle names, as in `report_of`."""
 
     def __init__(
         self,
         mirror: ClusterMirror,
         live: LiveSettings,
         parse: Callable[[str], BundleName] = BundleName.parse,
-        find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,
     ) -> None:
         self._mirror = mirror
         self._live = live
         self._parse = parse
-        self._find_fault = find_fault
         self._decoded: _Decoding | None = None
         self.applied = 0
 
@@ -79,14 +75,13 @@ class BrokerRecords:
         registration = self.register(name, znode)
         known = self._mirror.brokers.get(broker_id)
         if known is not None and known.registration == registration and known.znode_version == znode.version:
-            self._refuse_rejected(broker_id, known.record)
+            self._refuse_rejected(broker_id)
             return
         where = paths.broker(name)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
         self._mirror.put_broker(registration, znode.version, record)
-        if self._find_fault(record) is None:
-            self._take_in(registration, report)
-        self._refuse_rejected(broker_id, record)
+        self._take_in(registration, report)
+        self._refuse_rejected(broker_id)
 
     def register(self, name: str, znode: Znode) -> Registration:
         """Register the broker of a znode, whatever its content; raises `InvalidNameError`."""
@@ -116,11 +111,8 @@ class BrokerRecords:
         known, read_at_ms = self._mirror.model.known_bundles, clock.now_ms()
         return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
-    def _refuse_rejected(self, broker: BrokerId, record: LocalBrokerData) -> None:
+    def _refuse_rejected(self, broker: BrokerId) -> None:
         """Raise `InvalidRecordError` when the last report of a broker is rejected, so that it is listed as a fault."""
-        fault = self._find_fault(record)
-        if fault is not None:
-            raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
         fault = self._mirror.gate.find_fault(broker)
         if fault is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {fault}")

@@ -7,7 +7,6 @@ marked, and is read again after a pause.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -23,17 +22,12 @@ _DEBOUNCE_S = 0.002
 class RereadQueue:
     """Level-triggered queue. `read_and_apply` gets the paths of a batch, and raises `StoreError` to have them read
     again.
-
-    The minimum interval between batches is `apart_s`, unless a caller waits in `settled`.
     """
 
-    def __init__(self, read_and_apply: Callable[[set[str]], Awaitable[None]], apart_s: float = 0.0) -> None:
+    def __init__(self, read_and_apply: Callable[[set[str]], Awaitable[None]]) -> None:
         self._read_and_apply = read_and_apply
-        self._apart_s = apart_s
         self._marked: set[str] = set()
         self._wake = asyncio.Event()
-        self._is_awaited = asyncio.Event()
-        self._waiting = 0
         self._marks = 1  # the first read of everything, once watches are set
         self._marks_applied = 0
         self._waits_for_store = False
@@ -52,24 +46,15 @@ class RereadQueue:
     async def settled(self) -> None:
         """Wait until everything that was marked at the call is read and applied."""
         marks = self._marks
-        self._waiting += 1
-        self._is_awaited.set()
-        try:
-            async with self._settled:
-                await self._settled.wait_for(lambda: self._marks_applied >= marks)
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._is_awaited.clear()
+        async with self._settled:
+            await self._settled.wait_for(lambda: self._marks_applied >= marks)
 
     async def run(self) -> None:
         """Read and apply for as long as the process lives."""
         while True:
             await self._wake.wait()
             await asyncio.sleep(_DEBOUNCE_S)
-            began_s = asyncio.get_running_loop().time()
             await self._read_batch()
-            await self._stay_apart(began_s)
 
     async def _read_batch(self) -> None:
         self._wake.clear()
@@ -89,10 +74,3 @@ class RereadQueue:
         self._marks_applied = marks
         async with self._settled:
             self._settled.notify_all()
-
-    async def _stay_apart(self, began_s: float) -> None:
-        left_s = began_s + self._apart_s - asyncio.get_running_loop().time()
-        if left_s > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._is_awaited.wait()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from support.virtual_loop import VirtualLoop
 
@@ -26,12 +25,12 @@ class Reader:
         self.read.append((round(asyncio.get_running_loop().time() - self.began_s, 3), batch))
 
 
-def follow(reader: Reader, scenario: Callable[[RereadQueue], Awaitable[None]], apart_s: float = 0.0) -> None:
+def follow(reader: Reader, scenario: Callable[[RereadQueue], Awaitable[None]]) -> None:
     """Have the scenario mark paths, which `reader` reads."""
 
     async def work() -> None:
         reader.began_s = asyncio.get_running_loop().time()
-        rereading = RereadQueue(reader, apart_s)
+        rereading = RereadQueue(reader)
         task = asyncio.create_task(rereading.run())
         await scenario(rereading)
         task.cancel()
@@ -60,24 +59,6 @@ def test_marked_paths_are_read_together_at_once() -> None:
     reader = Reader()
     follow(reader, mark_each_tenth_of_a_second)
     assert [at_s for at_s, _ in reader.read] == [round(number / 10 + 0.002, 3) for number in range(10)]
-
-
-def test_batches_keep_a_minimum_interval() -> None:
-    reader = Reader()
-    follow(reader, mark_each_tenth_of_a_second, apart_s=0.25)
-    assert [batch for _, batch in reader.read] == [{"/0"}, {"/1", "/2"}, {"/3", "/4", "/5"}, {"/6", "/7"}]
-    assert all(0.25 <= after_s - before_s < 0.26 for (before_s, _), (after_s, _) in pairwise(reader.read))
-
-
-def test_waiter_skips_the_minimum_interval() -> None:
-    async def scenario(rereading: RereadQueue) -> None:
-        for path in ("/a", "/b", "/c"):
-            rereading.mark(path)
-            await rereading.settled()
-
-    reader = Reader()
-    follow(reader, scenario, apart_s=100.0)
-    assert reader.read == [(0.002, {"/a"}), (0.004, {"/b"}), (0.006, {"/c"})]
 
 
 def test_failed_batch_is_retried_with_newly_marked_paths() -> None:

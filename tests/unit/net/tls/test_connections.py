@@ -61,7 +61,7 @@ async def serving(
     required: bool = False,
     listener: socket.socket | None = None,
 ) -> AsyncIterator[Served]:
-    tls = ServerTls(TlsServerOptions(own.certificate, own.key, trust, required))
+    tls = ServerTls(TlsServerOptions(trust, own.certificate, own.key, require_client=required))
     app, listener = web.Application(), listener or listen()
     served = Served(tls, listener.getsockname()[1])
 

@@ -53,12 +53,18 @@ def test_unusable_file_is_named_by_key(authority: Authority, own: Signed, tmp_pa
     rubbish.write_text("no PEM")
     pair = "tlsCertificateFilePath {}, tlsKeyFilePath {}: "
     cases: list[tuple[TlsFiles, str]] = [
-        (TlsServerOptions(missing, own.key), pair.format(missing, own.key) + "No such file"),
-        (TlsServerOptions(own.certificate, missing), pair.format(own.certificate, missing) + "No such file"),
-        (TlsServerOptions(own.certificate, other.key), pair.format(own.certificate, other.key) + ".*MISMATCH"),
-        (TlsServerOptions(rubbish, own.key), pair.format(rubbish, own.key) + ".*expected a certificate and its key"),
-        (TlsServerOptions(own.certificate, own.key, trust_certs=rubbish), f"tlsTrustCertsFilePath {rubbish}: "),
-        (TlsServerOptions(own.certificate, own.key, ciphers=("NOPE",)), "tlsCiphers NOPE: expected names of OpenSSL's"),
+        (TlsServerOptions(None, missing, own.key), pair.format(missing, own.key) + "No such file"),
+        (TlsServerOptions(None, own.certificate, missing), pair.format(own.certificate, missing) + "No such file"),
+        (TlsServerOptions(None, own.certificate, other.key), pair.format(own.certificate, other.key) + ".*MISMATCH"),
+        (
+            TlsServerOptions(None, rubbish, own.key),
+            pair.format(rubbish, own.key) + ".*expected a certificate and its key",
+        ),
+        (TlsServerOptions(rubbish, own.certificate, own.key), f"tlsTrustCertsFilePath {rubbish}: "),
+        (
+            TlsServerOptions(None, own.certificate, own.key, ciphers=("NOPE",)),
+            "tlsCiphers NOPE: expected names of OpenSSL's",
+        ),
         (TlsOptions(certificate=missing, keys=TlsKeys(certificate="--certificate", key="--key")), "--certificate "),
     ]
     for options, said in cases:
@@ -93,7 +99,7 @@ def test_certificate_outside_its_validity_is_rejected(authority: Authority, days
     ],
 )
 def test_configured_tls_versions(own: Signed, protocols: tuple[str, ...], least: str, most: str) -> None:
-    context = TlsServerOptions(own.certificate, own.key, protocols=protocols).context()
+    context = TlsServerOptions(None, own.certificate, own.key, protocols=protocols).context()
     assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
 
 

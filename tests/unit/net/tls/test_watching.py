@@ -85,7 +85,7 @@ async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await listen_on(
         runner,
         listener,
-        ServerTls(TlsServerOptions(signed.certificate, signed.key)) if by_tls else None,
+        ServerTls(TlsServerOptions(None, signed.certificate, signed.key)) if by_tls else None,
     )
     tls = RenewedTls(TlsOptions(trust_certs=authority.certificate)).context() if by_tls else None
     url = f"http{'s' if by_tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
