@@ -44,9 +44,8 @@ from loadmanager.errors import (
     UnauthenticatedError,
 )
 from loadmanager.net.auth.gate import AccessRole, AuthGate
-from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import PeerUnavailableError
-from loadmanager.net.http_server import with_trailing_slashes
+from loadmanager.net.http_server import BodyLimit, with_trailing_slashes
 from loadmanager.net.request_ids import name_answer, noted
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.util.process_metrics import choose_format

@@ -16,11 +16,10 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from loadmanager.client.bundle_places import Place
 from loadmanager.client.namespace_watch import Watches, pause_s
 from loadmanager.client.node_client import Nodes, NotNow, checked_urls
 from loadmanager.client.owner_map import KEPT_S, TOPICS_KEPT, OwnerMap
-from loadmanager.client.push_events import Owner
+from loadmanager.client.push_events import Owner, Place
 from loadmanager.core.domain.names import NamespaceName, TopicName
 from loadmanager.errors import LoadManagerError, NamespaceNotFoundError, NodesUnavailableError, NoOwnerYetError
 from loadmanager.net.auth.outgoing_token import token_of

@@ -31,11 +31,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from loadmanager.client.bundle_places import Place, PushedBundles
 from loadmanager.client.push_events import (
     NamespaceUpdate,
     Owner,
+    Place,
     PushedBundle,
+    PushedBundles,
     StreamEvent,
     parse_change,
     parse_gone,

@@ -35,8 +35,8 @@ from loadmanager.history.table_schemas import (
     RESOURCE_COLUMNS,
     TABLES,
 )
+from loadmanager.wire.checkpoint_codec import step_as_json
 from loadmanager.wire.dump_line import quoted
-from loadmanager.wire.plan_steps import step_as_json
 
 Json = Mapping[str, Any] | Sequence[Any] | str | InColumns
 """A JSON value. Text counts as encoded JSON; columns are encoded later, in the thread."""

@@ -11,12 +11,17 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers
 from loadmanager.http.control_routes import ControlHandlers
-from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
+from loadmanager.http.decision_routes import (
+    AuditHandlers,
+    ExplainHandlers,
+    LineageHandlers,
+    LoadBalanceHandlers,
+    TimelineHandlers,
+)
 from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers, ImportHandlers, LearnedHandlers
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.lineage_routes import LineageHandlers
 from loadmanager.http.lookup_routes import BatchLookupHandlers, FastLookups, LookupHandlers, OwnershipHandlers
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
 from loadmanager.http.namespace_routes import AdminHandlers, BundleHandlers
@@ -29,9 +34,8 @@ from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
-from loadmanager.net.http_server import FAST_PATH, FastPath, with_trailing_slashes
+from loadmanager.net.http_server import FAST_PATH, BodyLimit, FastPath, with_trailing_slashes
 from loadmanager.net.request_ids import name_answer
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
 from loadmanager.net.tracing import OFF

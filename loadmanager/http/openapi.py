@@ -27,7 +27,7 @@ from loadmanager.http.request_bodies import refuse_foreign_page
 from loadmanager.http.responses import EVENTS, guarded, json_bytes
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.net.auth.gate import AccessRole, AuthGate
-from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit
+from loadmanager.net.http_server import SMALL_BYTES, BodyLimit
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.http_bodies import Problem
 

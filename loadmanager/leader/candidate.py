@@ -27,8 +27,7 @@ from loadmanager.errors import (
 )
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_queries import LineageReader
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.history_recorder import HistoryRecorder, LineageReader
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.leader_watch import LeaderWatch

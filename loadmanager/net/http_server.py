@@ -1,16 +1,18 @@
-"""HTTP server with limits on each connection and on their number, so that no client can exhaust it.
+"""HTTP server with limits on each connection, on their number, and on bodies, so that no client can exhaust it.
 
-It adds to aiohttp: timeouts for the head and the body of a request, a connection limit, and errors as JSON. Nearly all
-requests arrive in one piece and need no timer.
+It adds to aiohttp: timeouts for the head and the body of a request, a connection limit, a limit on concurrent large
+bodies, and errors as JSON. Nearly all requests arrive in one piece and need no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import resource
 import socket
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +22,7 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config.shared_settings import HttpSettings
+from loadmanager.errors import BadRequestError, BodyTooLargeError
 from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.net.tls_contexts import ServerTls
 from loadmanager.net.tls_listener import ConnectionLimit, Handshake, TlsListener
@@ -302,3 +305,49 @@ def connections_allowed(request: web.Request) -> float:
 def unreadable(error: web.RequestPayloadError) -> str:
     """Describe a body whose encoding contradicts its headers."""
     return f"body: cannot be read: {error}"
+
+
+SMALL_BYTES = 65_536
+"""Bodies up to this size do not count as large: each connection's buffer may hold as much."""
+
+_LARGE_AT_A_TIME = 8
+
+
+class BodyLimit:
+    """Request body limits of one server: a maximum size per operation, and a limit on concurrent large bodies.
+
+    Without them, anyone who can connect could leave an unfinished body of the maximum size on every connection.
+    """
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_LARGE_AT_A_TIME)
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: web.Request, most_bytes: int) -> AsyncIterator[None]:
+        """Read the body. A large one keeps its slot until the context ends. A long wait ends in 408, like a slow body.
+
+        Raises `BodyTooLargeError`, before reading if the length is declared, and `BadRequestError` for a compressed
+        body: a few bytes could expand without limit.
+        """
+        packed = request.headers.get("Content-Encoding", "identity")
+        if packed.lower() != "identity":
+            raise BadRequestError(f"Content-Encoding: {packed[:40]!r}: send the body as it is")
+        length = request.content_length
+        if length is None and not request.can_read_body:
+            length = 0
+        if length is not None and length > most_bytes:
+            raise BodyTooLargeError(most_bytes)
+        is_large = length is None or length > SMALL_BYTES
+        async with self._places if is_large else contextlib.nullcontext():
+            if len(await _whole(request)) > most_bytes:
+                raise BodyTooLargeError(most_bytes)
+            yield
+
+
+async def _whole(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except Exception as error:
+        # The stream keeps the error, whose frames hold the bytes read, in a cycle that is collected much later.
+        traceback.clear_frames(error.__traceback__)
+        raise

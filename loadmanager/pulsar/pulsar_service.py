@@ -23,7 +23,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.lab.whatif import score_worker
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_queries import LineageReader
+from loadmanager.leader.audit.history_recorder import LineageReader
 from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter

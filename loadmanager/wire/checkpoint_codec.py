@@ -1,27 +1,32 @@
-"""Checkpoint of the history: all inputs of decisions, in a head and in parts small enough for one entry each.
+"""Exact JSON of the history: checkpoints, steps of decisions, and inputs of split and merge rounds.
 
-Encoding is exact: decoding gives equal values. Contents are computed by the writer, not when the checkpoint is taken;
-until then only references are kept.
+A checkpoint has all inputs of decisions, in a head and in parts small enough for one entry each. Encoding is exact:
+decoding gives equal values. Contents are computed by the writer, not when the checkpoint is taken; until then only
+references are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
-from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.bundles import TopicLoad
+from loadmanager.core.domain.names import BrokerId, BundleRange
 from loadmanager.core.domain.ownership import FREE, Ownership, OwnershipState, Registration
-from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.extensible_load import LoadAverage
 from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.snapshot_builder import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.time_means import TimeMeans
+from loadmanager.core.strategies.merging import Merge, MergeCandidate
+from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate
+from loadmanager.core.strategies.splitting.split_round import SplitQuestion
 from loadmanager.wire.dump_line import NON_FINITE
 
 BUNDLES, BROKERS, NAMESPACES = "bundles", "brokers", "namespaces"
@@ -264,3 +269,69 @@ def _batches(records: Mapping[str, Record]) -> Iterator[dict[str, Record]]:
             batch, bundles = {}, 0
     if batch:
         yield batch
+
+
+def step_as_json(step: Assign | Unload) -> dict[str, Any]:
+    source = step.source if isinstance(step, Unload) else None
+    destination = step.destination
+    return {
+        "kind": "unload" if isinstance(step, Unload) else "assign",
+        "bundle": step.bundle,
+        "source": source.broker if source else None,
+        "source_incarnation": source.incarnation if source else None,
+        "destination": destination.broker if destination else None,
+        "destination_incarnation": destination.incarnation if destination else None,
+        "reason": step.reason.value,
+    }
+
+
+def split_as_json(split: Split) -> dict[str, Any]:
+    detail = {"boundaries": list(split.boundaries)}
+    return {"kind": "split", "bundle": split.bundle, "reason": split.reason.value, "detail": detail}
+
+
+def merge_as_json(merge: Merge) -> dict[str, Any]:
+    return {"kind": "merge", "bundle": merge.lower, "detail": {"with": merge.upper}}
+
+
+def question_as_json(question: SplitQuestion) -> dict[str, Any]:
+    return {
+        "lookedAt": [[astuple(broker), [*map(_split_as_json, own)]] for broker, own in question.looked_at],
+        "counts": question.counts,
+        "topics": {bundle: [topic[:4] for topic in topics] for bundle, topics in question.topics.items()},
+        "inProgress": sorted([namespace, str(own)] for namespace, own in question.in_progress),
+        "before": question.before,
+    }
+
+
+def question_of(content: Mapping[str, Any]) -> SplitQuestion:
+    return SplitQuestion(
+        tuple((Registration(*broker), tuple(map(_split_of, own))) for broker, own in content["lookedAt"]),
+        content["counts"],
+        {bundle: [TopicLoad(*topic) for topic in topics] for bundle, topics in content["topics"].items()},
+        frozenset((namespace, BundleRange.parse(own)) for namespace, own in content["inProgress"]),
+        content["before"],
+    )
+
+
+def _split_as_json(candidate: SplitCandidate) -> list[Any]:
+    own = candidate.range
+    return [candidate.name, None if own is None else str(own), *astuple(candidate)[2:]]
+
+
+def _split_of(content: Sequence[Any]) -> SplitCandidate:
+    name, own, *rest = content
+    return SplitCandidate(name, None if own is None else BundleRange.parse(own), *rest)
+
+
+def merging_as_json(namespaces: Mapping[str, Sequence[MergeCandidate]]) -> dict[str, Any]:
+    return {name: [*map(astuple, own)] for name, own in namespaces.items()}
+
+
+def merging_of(content: Mapping[str, Any]) -> dict[str, list[MergeCandidate]]:
+    return {name: [*map(_merge_of, own)] for name, own in content.items()}
+
+
+def _merge_of(content: Sequence[Any]) -> MergeCandidate:
+    name, owner, *rest = content
+    return MergeCandidate(name, None if owner is None else Registration(*owner), *rest)

@@ -22,10 +22,15 @@ from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.strategies.merging import find_merges
 from loadmanager.core.strategies.splitting.split_round import find_splits
-from loadmanager.wire.checkpoint_codec import unquoted
+from loadmanager.wire.checkpoint_codec import (
+    merge_as_json,
+    merging_of,
+    question_of,
+    split_as_json,
+    step_as_json,
+    unquoted,
+)
 from loadmanager.wire.dump_line import quoted
-from loadmanager.wire.plan_steps import merge_as_json, split_as_json, step_as_json
-from loadmanager.wire.reshape_codec import merging_of, question_of
 
 
 @dataclass(slots=True)

@@ -24,8 +24,7 @@ from loadmanager.history.entry_rows import OperationRow
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import OPERATIONS
-from loadmanager.leader.audit.history_queries import HistoryQueries
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.history_recorder import HistoryQueries, HistoryRecorder
 from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import AuditEntry
 

@@ -1,5 +1,5 @@
 """Recorder of the leader's history: a checkpoint, then every input in the order of its application, and every decision
-with its inputs.
+with its inputs. Queries read it: a bounded queue with a thread of its own, and bundle lineage.
 
 A replay applies the inputs to a model and repeats each decision: see `lab.replay.replayer`. Recording only queues
 references to immutable values; the writer thread encodes them. A node that does not lead, or has no history, records
@@ -8,21 +8,29 @@ nothing.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import orjson
+import structlog
 
 from loadmanager.config.dynamic_settings import OF_THE_NODE, values_as_text
+from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.report_validation import ReportFaults
 from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.core.planning.planner import State
+from loadmanager.errors import HistoryError, HistoryFileError, NotFoundError
+from loadmanager.history.bundle_lineage import read_lineage
 from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import History
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
@@ -30,7 +38,10 @@ from loadmanager.util import clock
 from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, without_unproved_profiles
+from loadmanager.wire.lineage_bodies import BundleLineage
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
+
+log = structlog.get_logger(__name__)
 
 _CLOSE_S = 5.0
 """Shutdown timeout for writing the last rows, and a second time for the exit of the thread."""
@@ -252,3 +263,58 @@ def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a f
     """Return a function that encodes the current learned loads, without the fields that no decision uses."""
     learned = operator_config.learned
     return lambda: orjson.loads(encode_learned(learned and without_unproved_profiles(learned)))
+
+
+_Found = TypeVar("_Found")
+
+MOST_WAITING = 32
+
+
+class HistoryQueries:
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "history")
+        self._asked = 0
+
+    async def run(self, read: Callable[..., _Found], *given: object) -> _Found:
+        """Return what `read` returns, or raise what it raises; `HistoryError` when too many callers wait already."""
+        if self._asked > MOST_WAITING:
+            raise HistoryError(f"{MOST_WAITING} reads of the history are waiting already; try again later")
+        self._asked += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read, *given)
+        finally:
+            self._asked -= 1
+
+
+_FLUSH_S = 2.0
+"""Timeout for writing rows that still wait for the recorder, before a read."""
+
+
+class LineageReader:
+    """Reads bundle lineage."""
+
+    def __init__(self, history_url: str, recorder: HistoryRecorder) -> None:
+        self._history_url = history_url
+        self._recorder = recorder
+        self._readings = HistoryQueries()
+
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
+        """Return the newest entries of a bundle's lineage in a time range.
+
+        Raises `NotFoundError` on a node without a history, `HistoryError` if it cannot be read.
+        """
+        if not self._recorder.is_on:
+            raise NotFoundError(
+                "nothing is recorded: set historyUrl; recent decisions are in"
+                f" `loadmanager admin decisions --bundle {name}`"
+            )
+        return await self._readings.run(self._tell, name, since_ms, until_ms, limit)
+
+    def _tell(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
+        self._recorder.flush(_FLUSH_S)
+        history = History(Directory.of(self._history_url))
+        return read_lineage(history, name, since_ms, until_ms, limit, _note)
+
+
+def _note(fault: HistoryFileError) -> None:
+    log.warning("history_file_left_out", error=str(fault))

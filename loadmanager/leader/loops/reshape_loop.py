@@ -51,9 +51,7 @@ from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
-from loadmanager.wire.checkpoint_codec import Later
-from loadmanager.wire.plan_steps import merge_as_json, split_as_json
-from loadmanager.wire.reshape_codec import merging_as_json, question_as_json
+from loadmanager.wire.checkpoint_codec import Later, merge_as_json, merging_as_json, question_as_json, split_as_json
 
 log = structlog.get_logger(__name__)
 

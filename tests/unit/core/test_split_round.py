@@ -12,7 +12,7 @@ from loadmanager.core.strategies.merging import MergeCandidate
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate
 from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits, read_hits
 from loadmanager.history.entry_rows import encode_json
-from loadmanager.wire.reshape_codec import merging_as_json, merging_of, question_as_json, question_of
+from loadmanager.wire.checkpoint_codec import merging_as_json, merging_of, question_as_json, question_of
 
 MODULAR = PlannerSettings(namespace_bundle_max_topics=10)
 EXTENSIBLE = PlannerSettings(

@@ -21,7 +21,7 @@ from support.waiting import eventually, patience
 from loadmanager.http.audit_middleware import differing
 from loadmanager.http.openapi import PATH
 from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.history_queries import MOST_WAITING
+from loadmanager.leader.audit.history_recorder import MOST_WAITING
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.net.request_ids import REQUEST_ID_HEADER
 from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER

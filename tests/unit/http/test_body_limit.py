@@ -21,7 +21,7 @@ from support.waiting import eventually
 from yarl import URL
 
 from loadmanager.errors import BodyTooLargeError
-from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit, _whole
+from loadmanager.net.http_server import SMALL_BYTES, BodyLimit, _whole
 
 PLANS = "/loadbalance/v1/plans"
 LARGE = b"x" * (SMALL_BYTES + 1)
