@@ -7,7 +7,6 @@ registration.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -46,6 +45,7 @@ from loadmanager.net.liveness import Life
 from loadmanager.store import metadata_store, paths, znode_codec
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.znode_codec import decode
+from loadmanager.util.clock import wait_at_most
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_data
 from loadmanager.wire.store_records import decode_namespace
 
@@ -151,9 +151,7 @@ class Registrar:
         """Do one step, then wait until the next one is due or `wake` is called."""
         self._wake.clear()
         wait_s = await self.step(wanted())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation that coincides with the wake-up
-                await self._wake.wait()
+        await wait_at_most(self._wake, wait_s)
 
     async def step(self, wanted: BrokerProcess | None) -> float:
         """Do the pending work; return the seconds until the next check at the latest."""

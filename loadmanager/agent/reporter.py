@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -183,10 +182,7 @@ class Reporter:
 
     async def run(self, registration: Registrar) -> None:
         while True:
-            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._wake.wait()
+            await clock.wait_at_most(self._wake, self._interval_s)
             self._wake.clear()
             await self.tick(registration)
 

@@ -6,7 +6,6 @@ An unload fences the bundle first, then waits until the broker has closed its to
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.net.broker_client import BrokerClient, UnloadRefusedError
 from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.util.clock import wait_at_most
 from loadmanager.wire.http_bodies import OwnerAnswer, TopicsOfBundle
 
 log = structlog.get_logger(__name__)
@@ -243,9 +243,7 @@ class WarmUp:
         looked = self._looks.get(bundle)
         if looked is None:
             return await self._look(topic, bundle, gives_up_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(gives_up_s - self._clock()):
-                await looked.wait()
+        await wait_at_most(looked, gives_up_s - self._clock())
         return await self._ask(topic, 0.0)
 
     async def _look(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:

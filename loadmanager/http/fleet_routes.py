@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -318,9 +317,7 @@ class LiveHandlers:
                 await _write(response, frames)
                 sent_s = time.monotonic()
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await changed.wait()
+            await clock.wait_at_most(changed, _LOOK_S)
         await response.write_eof()
 
     async def _ask(self, after: Mark | None) -> Briefing | None:

@@ -162,9 +162,7 @@ class PulsarIntake:
                     self._done = number
                     self._polled.notify_all()
             self._on_change()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._wake.wait()
+            await clock.wait_at_most(self._wake, self._interval_s)
 
     async def settled(self) -> None:
         """Wait until a poll that starts after the call has been applied."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -222,9 +221,7 @@ class Election:
 
     async def _sleep_until(self, until_s: float | None) -> None:
         timeout_s = None if until_s is None else max(0.0, until_s - clock.now_s())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
+        await clock.wait_at_most(self._wake, timeout_s)
 
     async def _campaign(self, campaign: Campaign) -> None:
         session_id = self._store.session_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import time
 from collections.abc import Callable, Coroutine, Hashable
@@ -14,6 +13,7 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership
 from loadmanager.core.protocol.state_machine import Machine, Signal, Write, WriteEnded, do_all
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.util.clock import wait_at_most
 
 _Event = TypeVar("_Event")
 _Action = TypeVar("_Action")
@@ -49,10 +49,7 @@ class MachineDriver(Generic[_Event, _Action]):
                 self.step(Signal.TIME)
                 self._stepped.clear()  # earlier events were handled by this step
                 due_s = self._machine.wake_s
-                # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
-                        await self._stepped.wait()
+                await wait_at_most(self._stepped, None if due_s is None else max(0.0, due_s - time.monotonic()))
 
     def _begin(self, action: _Action) -> None:
         work = self._do(action)

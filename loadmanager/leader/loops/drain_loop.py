@@ -5,7 +5,6 @@ controls.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import time
@@ -43,6 +42,7 @@ from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.util.clock import wait_at_most
 from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)
@@ -168,10 +168,7 @@ class DrainLoop:
             while True:
                 if self._mirror.is_fresh:
                     self._tell(Signal.TIME)
-                # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(drain_machine.PAUSE_S):
-                        await self._wake.wait()
+                await wait_at_most(self._wake, drain_machine.PAUSE_S)
                 self._wake.clear()
 
     def _tell(self, event: Event) -> None:

@@ -6,7 +6,6 @@ A control loop reads `current` once per cycle, so a change takes effect with the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 
@@ -15,6 +14,7 @@ import structlog
 from loadmanager.config.dynamic_settings import settings_under, usable_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.util.clock import wait_at_most
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,4 @@ class LiveSettings:
         """Sleep for an interval that may change meanwhile; a changed one counts from the start of the sleep."""
         started_s = time.monotonic()
         while (left_s := started_s + interval_s(self.current) - time.monotonic()) > 0:
-            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the change.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await wait_at_most(self._changed, left_s)
