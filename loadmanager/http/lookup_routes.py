@@ -28,7 +28,7 @@ from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.request_bodies import parse_body, parse_number
 from loadmanager.http.responses import answer_error, json_bytes, problem
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.lookup_service import OwnerLookups
+from loadmanager.leader.execution.assignment_driver import OwnerLookups
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.request_ids import REQUEST_ID_HEADER, new_id

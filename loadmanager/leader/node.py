@@ -17,12 +17,11 @@ from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient
-from loadmanager.leader.execution.assignment_driver import AssignmentDriver
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver, OwnerLookups
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
 from loadmanager.leader.fleet_status import FleetStatus
-from loadmanager.leader.lookup_service import OwnerLookups
 from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop

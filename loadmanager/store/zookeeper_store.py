@@ -43,9 +43,9 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.store import _kazoo_requests as requests
-from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import KazooRequest
 from loadmanager.store._subscriptions import Subscriptions
+from loadmanager.store.kazoo_client import PromptClient
 from loadmanager.store.metadata_store import (
     Check,
     Create,

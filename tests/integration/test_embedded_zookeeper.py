@@ -22,7 +22,7 @@ from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.dev.embedded.server_files import DATA_FOLDER, LOOPBACK, free_ports
 from loadmanager.errors import EmbeddedServerError
-from loadmanager.store.store_probe import session_works
+from loadmanager.store.kazoo_client import session_works
 from loadmanager.util.jvm import Java, get_java
 
 pytestmark = pytest.mark.zookeeper

@@ -29,8 +29,8 @@ from loadmanager.errors import (
     ZnodeTooLargeError,
 )
 from loadmanager.store import _kazoo_requests as requests
-from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import KazooRequest
+from loadmanager.store.kazoo_client import PromptClient
 from loadmanager.store.metadata_store import Check, Create, Op, Put, SessionState
 from loadmanager.store.store_session import LEASE_RATIO
 from loadmanager.store.zookeeper_store import ZooKeeperStore, _UnansweredError

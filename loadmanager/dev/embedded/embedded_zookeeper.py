@@ -26,7 +26,7 @@ from loadmanager.dev.embedded.server_files import (
     write_server_files,
 )
 from loadmanager.errors import EmbeddedServerError
-from loadmanager.store.store_probe import session_works
+from loadmanager.store.kazoo_client import session_works
 from loadmanager.util.jvm import Java, get_java
 
 DEFAULT_HEAP_MIB = 1024

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from support.waiting import eventually
 
-from loadmanager.store._kazoo_client import PromptClient
+from loadmanager.store.kazoo_client import PromptClient
 from loadmanager.store.store_session import Connected, Event, GivenUp, HungUp, SessionSignal
 from loadmanager.store.zookeeper_acl import Access, Credentials
 

@@ -12,8 +12,8 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from loadmanager.errors import ConfigurationError
 from loadmanager.store import paths
+from loadmanager.store.kazoo_client import Sockets
 from loadmanager.store.metadata_store import MAX_TRANSACTION_BYTES, Create, check_sizes
-from loadmanager.store.store_probe import Sockets
 from loadmanager.store.zookeeper_acl import (
     Acls,
     grants_all,
