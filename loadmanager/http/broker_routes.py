@@ -43,20 +43,13 @@ class BrokerHandlers:
         self._node = node
 
     def operations(self) -> list[Operation]:
+        broker = Parameter("brokerId", "ask about this broker instead of about this node")
         return [
             read(_BROKERS, self.list_brokers, list[str]),
             read(f"{_BROKERS}/leaderBroker", self.leader, BrokerInfo, statuses=(200, 404)),
-            Operation(
-                "GET",
-                f"{_BROKERS}/health",
-                self.health,
-                AccessRole.READ,
-                (Parameter("brokerId", "ask about this broker instead of about this node"),),
-                statuses=(200, 404),
-                media_type=TEXT,
-            ),
-            Operation("GET", f"{_BROKERS}/ready", self.health, AccessRole.ANYONE, media_type=TEXT),
-            Operation("GET", f"{_BROKERS}/version", self.version, AccessRole.READ, media_type=TEXT),
+            read(f"{_BROKERS}/health", self.health, None, broker, statuses=(200, 404), media_type=TEXT),
+            read(f"{_BROKERS}/ready", self.health, None, role=AccessRole.ANYONE, media_type=TEXT),
+            read(f"{_BROKERS}/version", self.version, None, media_type=TEXT),
             read(f"{_BROKERS}/{_CLUSTER}", self.list_brokers, list[str]),
             read(
                 f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
@@ -151,11 +144,10 @@ class BrokerStatsHandlers:
                 statuses=(200, 400, 404),
             ),
             read(f"{_STATS}/metrics", self.metrics, list[MetricsAnswer]),
-            Operation(
-                "GET",
+            read(
                 f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",
                 self.availability,
-                AccessRole.READ,
+                None,
                 statuses=(409,),
             ),
         ]

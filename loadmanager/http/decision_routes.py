@@ -8,6 +8,7 @@ each into a folder on its own machine, as configured.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
@@ -223,17 +224,10 @@ class LineageHandlers(LeaderHandlers[Candidate]):
             Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
             Parameter("limit", "maximum number of entries; the newest are returned", limit),
         )
+        lineage = partial(read, statuses=(200, 400, 404, 412))
         return [
-            read(_LIFE, self.bundle, BundleLineage, *parameters, statuses=(200, 400, 404, 412)),
-            Operation(
-                "GET",
-                _OF_THIS_NODE,
-                self.bundle_here,
-                AccessRole.PEER,
-                parameters,
-                answer=BundleLineage,
-                statuses=(200, 400, 404, 412),
-            ),
+            lineage(_LIFE, self.bundle, BundleLineage, *parameters),
+            lineage(_OF_THIS_NODE, self.bundle_here, BundleLineage, *parameters, role=AccessRole.PEER),
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:

@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 
 from aiohttp import web
@@ -24,7 +24,7 @@ from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.metrics_text import LookupMetrics
-from loadmanager.http.openapi import JSON, Operation, Parameter
+from loadmanager.http.openapi import JSON, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_body, parse_number
 from loadmanager.http.responses import answer_error, json_bytes, problem
 from loadmanager.leader.candidate import Candidate
@@ -89,33 +89,18 @@ class LookupHandlers:
         self._metrics = metrics
 
     def operations(self) -> list[Operation]:
+        look_up, found = partial(read, role=AccessRole.LOOKUP), (200, 404, 412)
         return [
-            Operation(
-                "GET",
+            look_up(
                 f"/lookup/v2/topic/{_TOPIC}",
                 self.lookup,
-                AccessRole.LOOKUP,
-                (LISTENER,),
-                answer=LookupData,
+                LookupData,
+                LISTENER,
                 statuses=(200, 404, 412, 500),
                 guards_itself=True,
             ),
-            Operation(
-                "GET",
-                f"/lookup/v2/topic/{_TOPIC}/bundle",
-                self.bundle,
-                AccessRole.LOOKUP,
-                statuses=(200, 404, 412),
-                media_type=JSON,
-            ),
-            Operation(
-                "GET",
-                f"/admin/v2/{_TOPIC}/partitions",
-                self.partitions,
-                AccessRole.LOOKUP,
-                answer=PartitionedTopicMetadata,
-                statuses=(200, 404, 412),
-            ),
+            look_up(f"/lookup/v2/topic/{_TOPIC}/bundle", self.bundle, None, statuses=found, media_type=JSON),
+            look_up(f"/admin/v2/{_TOPIC}/partitions", self.partitions, PartitionedTopicMetadata, statuses=found),
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:
@@ -170,16 +155,13 @@ class OwnershipHandlers:
     def operations(self) -> list[Operation]:
         wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
         return [
-            Operation(
-                "GET",
+            read(
                 "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
                 self.ownership,
-                AccessRole.LOOKUP,
-                (
-                    Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
-                    Parameter("waitMs", "how long any other answer is held back at most", wait),
-                ),
-                answer=OwnershipAnswer,
+                OwnershipAnswer,
+                Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
+                Parameter("waitMs", "how long any other answer is held back at most", wait),
+                role=AccessRole.LOOKUP,
                 statuses=(200, 400, 404, 412, 503),
             )
         ]

@@ -164,13 +164,11 @@ def read(
     handler: Handler,
     answer: Any,  # noqa: ANN401 - as in `Operation`
     *parameters: Parameter,
-    statuses: tuple[int, ...] = (HTTPStatus.OK,),
-    summary: str = "",
+    role: AccessRole = AccessRole.READ,
+    **others: Any,  # noqa: ANN401 - fields of `Operation`
 ) -> Operation:
-    """Return the operation of a GET for readers."""
-    return Operation(
-        "GET", path, handler, AccessRole.READ, parameters, answer=answer, statuses=statuses, summary=summary
-    )
+    """Return the operation of a GET, for readers unless there is another `role`."""
+    return Operation("GET", path, handler, role, parameters, answer=answer, **others)
 
 
 operate = partial(Operation, role=AccessRole.OPERATE)

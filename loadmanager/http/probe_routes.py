@@ -9,7 +9,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.http.metrics_text import render
-from loadmanager.http.openapi import TEXT, Operation, Parameter
+from loadmanager.http.openapi import TEXT, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.candidate import Candidate
@@ -88,17 +88,9 @@ class TermHandlers:
 
     def operations(self) -> list[Operation]:
         hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_HOLD_MS, "default": 0}
-        return [
-            Operation(
-                "GET",
-                "/loadbalance/v1/term",
-                self.term,
-                AccessRole.ANYONE,
-                (Parameter("holdMs", "delay of the answer; a change of leader ends it early", hold),),
-                answer=TermAnswer,
-                statuses=(200, 400, 503),
-            )
-        ]
+        delay = Parameter("holdMs", "delay of the answer; a change of leader ends it early", hold)
+        path, statuses = "/loadbalance/v1/term", (200, 400, 503)
+        return [read(path, self.term, TermAnswer, delay, role=AccessRole.ANYONE, statuses=statuses)]
 
     async def term(self, request: web.Request) -> web.Response:
         """Return the epoch of this node's term, once the store has confirmed that it is still the latest.

@@ -14,7 +14,6 @@ from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.openapi import TEXT, Operation, Parameter, operate, read
 from loadmanager.http.request_bodies import parse_number
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.util.process_metrics import add_process_metrics
 from loadmanager.wire.pulsar_records import PulsarServiceStatus
@@ -35,26 +34,16 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
 
     def operations(self) -> list[Operation]:
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
+        rounds, limit = (
+            Parameter("rounds", "how many rounds at most", most),
+            Parameter("limit", "how many at most", most),
+        )
         return [
             read(_PULSAR, self.status, PulsarServiceStatus),
-            Operation(
-                "GET",
-                _DIARY,
-                self.diary,
-                AccessRole.READ,
-                (Parameter("rounds", "how many rounds at most", most),),
-                statuses=(200, 400),
-                media_type=TEXT,
-            ),
-            read(
-                f"{_DIARY}/entries",
-                self.entries,
-                list[dict[str, Any]],
-                Parameter("limit", "how many at most", most),
-                statuses=(200, 400),
-            ),
+            read(_DIARY, self.diary, None, rounds, statuses=(200, 400), media_type=TEXT),
+            read(f"{_DIARY}/entries", self.entries, list[dict[str, Any]], limit, statuses=(200, 400)),
             read(_SCORES, self.scores, list[dict[str, Any]]),
-            Operation("GET", f"{_SCORES}/table", self.table, AccessRole.READ, media_type=TEXT),
+            read(f"{_SCORES}/table", self.table, None, media_type=TEXT),
             operate("POST", f"{_PULSAR}/resume", self.resume, statuses=(204, 409)),
         ]
 

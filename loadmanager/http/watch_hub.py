@@ -25,7 +25,7 @@ from aiohttp.abc import AbstractStreamWriter
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.errors import BadRequestError, LoadManagerError
 from loadmanager.http.metrics_text import WatchMetrics
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import Operation, Parameter, read
 from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, problem
 from loadmanager.http.watch_sheet import Sheet, chunk_of
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -333,16 +333,14 @@ class WatchHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
-                "GET",
+            read(
                 "/loadbalance/v1/watch",
                 self.watch,
-                AccessRole.LOOKUP,
-                (
-                    Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
-                    Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
-                    Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
-                ),
+                None,
+                Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
+                Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
+                Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
+                role=AccessRole.LOOKUP,
                 media_type=EVENTS,
                 statuses=(200, 400, 412, 505),
             )
