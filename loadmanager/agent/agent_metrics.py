@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.host_usage import HostUsage
 from loadmanager.core.domain.names import BrokerId, broker_host
 from loadmanager.core.domain.resources import percent_of
 from loadmanager.util.process_metrics import add_process_metrics
@@ -41,15 +41,9 @@ class AgentMetrics:
         self._gauge(name, description).set_function(value)
 
     def show_usage(self, usage: HostUsage) -> None:
-        named = {
-            "cpu": usage.cpu,
-            "memory": usage.memory,
-            "directMemory": usage.direct_memory,
-            "bandwidth_in": usage.bandwidth_in,
-            "bandwidth_out": usage.bandwidth_out,
-        }
-        for name, resource in named.items():
-            self._usage[name].labels(broker_host(self._broker), "loadBalancing").set(_percent(resource))
+        for name, resource in zip(self._usage, usage.by_name().values(), strict=True):
+            percent = percent_of(resource.usage, resource.limit)
+            self._usage[name].labels(broker_host(self._broker), "loadBalancing").set(percent)
             self._limit_known.labels(name).set(resource.is_known)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
@@ -57,7 +51,3 @@ class AgentMetrics:
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:
         return Counter(f"loadmanager_agent_{name}", description, labels, registry=self.registry)
-
-
-def _percent(resource: Resource) -> float:
-    return percent_of(resource.usage, resource.limit)

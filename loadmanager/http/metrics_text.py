@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.leader.candidate import MetricSamples
+from loadmanager.util.process_metrics import counter, gauge
 
 _USAGE = (
     "pulsar_lb_cpu_usage",
@@ -74,17 +75,14 @@ class WatchMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        watchers = GaugeMetricFamily("loadmanager_watchers", "Open watch streams of owners.", labels=["cluster"])
-        watchers.add_metric([self._cluster], self.watchers)
-        yield watchers
+        labels, own = ["cluster"], [self._cluster]
+        yield gauge("loadmanager_watchers", "Open watch streams of owners.", labels, [(own, self.watchers)])
         for name, text, value in (
             ("loadmanager_watch_events", "Events handed to watchers.", self.events),
             ("loadmanager_watch_compacted", "Events that stand for several changes.", self.compacted),
             ("loadmanager_watchers_cut_off", "Watchers that took nothing for too long.", self.cut_off),
         ):
-            counter = CounterMetricFamily(name, text, labels=["cluster"])
-            counter.add_metric([self._cluster], value)
-            yield counter
+            yield counter(name, text, labels, [(own, value)])
 
 
 class NodeCollector(Collector):
@@ -97,47 +95,31 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from self._usage()
         for name, text, labels, value in self._scrape.counters:
-            counter = CounterMetricFamily(name, text, labels=["cluster", *labels])
-            counter.add_metric([self._cluster, *labels.values()], value)
-            yield counter
+            yield counter(name, text, ["cluster", *labels], [([self._cluster, *labels.values()], value)])
         for name, text, labels, value in self._scrape.gauges:
             yield self._gauge(name, text, labels, value)
-        decisions = CounterMetricFamily(
-            "loadmanager_decisions", "Decisions and non-decisions.", labels=["cluster", "kind", "reason", "acted"]
-        )
-        for (kind, reason, acted), count in self._scrape.decisions.items():
-            decisions.add_metric([self._cluster, kind, reason, str(acted).lower()], count)
-        yield decisions
-        yield from self._reshaping()
-        yield self._drains()
+        yield from self._by_reason()
+        drains = [([self._cluster, broker], bundles) for broker, bundles in self._scrape.drains.items()]
+        text = "Bundles that a draining broker still owns."
+        yield gauge("loadmanager_drain_bundles_left", text, ["cluster", "broker"], drains)
         yield from self._strategy()
         if self._scrape.last_round is not None:
             yield from self._certificate_metrics(self._scrape.last_round)
 
-    def _reshaping(self) -> Iterator[Metric]:
-        """Splits with Pulsar's names of results and reasons, and merges with our own."""
-        splits = CounterMetricFamily(
-            "pulsar_lb_bundles_split_breakdown",
-            "Splits by what came of them and why, those of operators included.",
-            labels=["cluster", "metric", "result", "reason"],
-        )
-        for (result, reason), count in self._scrape.splits.items():
-            splits.add_metric([self._cluster, "bundlesSplit", result, reason], count)
-        yield splits
-        merges = CounterMetricFamily("loadmanager_bundle_merges", "Merges of bundles.", labels=["cluster", "reason"])
-        for reason, count in self._scrape.merges.items():
-            merges.add_metric([self._cluster, reason], count)
-        yield merges
-
-    def _drains(self) -> Metric:
-        left = GaugeMetricFamily(
-            "loadmanager_drain_bundles_left",
-            "Bundles that a draining broker still owns.",
-            labels=["cluster", "broker"],
-        )
-        for broker, bundles in self._scrape.drains.items():
-            left.add_metric([self._cluster, broker], bundles)
-        return left
+    def _by_reason(self) -> Iterator[Metric]:
+        """Decisions, splits with Pulsar's names of results and reasons, and merges with our own."""
+        scrape = self._scrape
+        decisions = [
+            ([self._cluster, kind, reason, str(acted).lower()], count)
+            for (kind, reason, acted), count in scrape.decisions.items()
+        ]
+        labels = ["cluster", "kind", "reason", "acted"]
+        yield counter("loadmanager_decisions", "Decisions and non-decisions.", labels, decisions)
+        splits = [([self._cluster, "bundlesSplit", *names], count) for names, count in scrape.splits.items()]
+        text = "Splits by what came of them and why, those of operators included."
+        yield counter("pulsar_lb_bundles_split_breakdown", text, ["cluster", "metric", "result", "reason"], splits)
+        merges = [([self._cluster, reason], count) for reason, count in scrape.merges.items()]
+        yield counter("loadmanager_bundle_merges", "Merges of bundles.", ["cluster", "reason"], merges)
 
     def _certificate_metrics(self, last: DecidedRound) -> Iterator[Metric]:
         """Return the imbalance of the last round with its lower bound, and the usage after the worst losses."""
@@ -160,39 +142,24 @@ class NodeCollector(Collector):
                 yield self._gauge(f"loadmanager_stranded_by_loss_of_{what}", text, {"lost": loss.lost}, loss.stranded)
 
     def _gauge(self, name: str, text: str, labels: dict[str, str], value: float) -> Metric:
-        gauge = GaugeMetricFamily(name, text, labels=["cluster", *labels])
-        gauge.add_metric([self._cluster, *labels.values()], value)
-        return gauge
+        return gauge(name, text, ["cluster", *labels], [([self._cluster, *labels.values()], value)])
 
     def _strategy(self) -> Iterator[Metric]:
         """TransferShedder's figures with Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""
-        stats = GaugeMetricFamily(
-            "pulsar_lb_resource_usage_stats",
-            "Average and standard deviation of the brokers' averaged usage, as fractions.",
-            labels=["cluster", "feature", "stat"],
-        )
-        rounds = CounterMetricFamily(
-            "pulsar_lb_unload_broker_breakdown",
-            "Rounds of shedding by what came of them.",
-            labels=["cluster", "result", "reason"],
-        )
-        for name, value in self._scrape.strategy.items():
-            result, separator, reason = name.partition("/")
-            if separator:
-                rounds.add_metric([self._cluster, result, reason], value)
-            elif name in ("avg", "std"):
-                stats.add_metric([self._cluster, "max_ema", name], value)
-        yield stats
-        yield rounds
+        figures = self._scrape.strategy
+        stats = [([self._cluster, "max_ema", name], figures[name]) for name in ("avg", "std") if name in figures]
+        text = "Average and standard deviation of the brokers' averaged usage, as fractions."
+        yield gauge("pulsar_lb_resource_usage_stats", text, ["cluster", "feature", "stat"], stats)
+        rounds = [([self._cluster, *name.split("/", 1)], value) for name, value in figures.items() if "/" in name]
+        text = "Rounds of shedding by what came of them."
+        yield counter("pulsar_lb_unload_broker_breakdown", text, ["cluster", "result", "reason"], rounds)
 
     def _usage(self) -> Iterator[Metric]:
-        brokers = self._scrape.snapshot.brokers
+        brokers, labels = self._scrape.snapshot.brokers, ["cluster", "broker", "metric"]
+        names = [[self._cluster, broker_id, "loadBalancing"] for broker_id in brokers.ids]
         for resource, name in enumerate(_USAGE):
-            family = GaugeMetricFamily(name, "Usage in per cent of the limit.", labels=["cluster", "broker", "metric"])
-            for row, broker_id in enumerate(brokers.ids):
-                usage = float(brokers.usage_percent[row, resource])
-                family.add_metric([self._cluster, broker_id, "loadBalancing"], usage)
-            yield family
+            usage = brokers.usage_percent[:, resource].tolist()
+            yield gauge(name, "Usage in per cent of the limit.", labels, zip(names, usage, strict=True))
 
 
 def render(

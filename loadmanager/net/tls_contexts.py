@@ -17,11 +17,12 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import ConfigurationError
+from loadmanager.util.process_metrics import counter, gauge
 
 log = structlog.get_logger(__name__)
 
@@ -212,32 +213,19 @@ class TlsMetrics(Collector):
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        unusable = GaugeMetricFamily(
-            "loadmanager_tls_files_unusable",
-            "1 while the files as they are cannot be used, and the last good ones are.",
-            labels=[*self._labels, "side"],
-        )
-        expires = GaugeMetricFamily(
-            "loadmanager_tls_certificate_expires_seconds",
-            "When the certificate in use ends, in seconds since 1970.",
-            labels=[*self._labels, "side"],
-        )
-        for side, tls in self._sides.items():
+        names, own, sides = list(self._labels), list(self._labels.values()), self._sides.items()
+        for tls in self._sides.values():
             tls.context()  # so that changes show without new connections
-            unusable.add_metric([*self._labels.values(), side], bool(tls.fault))
-            if tls.expires_at is not None:
-                expires.add_metric([*self._labels.values(), side], tls.expires_at.timestamp())
-        yield unusable
-        yield expires
+        unusable = [([*own, side], float(bool(tls.fault))) for side, tls in sides]
+        text = "1 while the files as they are cannot be used, and the last good ones are."
+        yield gauge("loadmanager_tls_files_unusable", text, [*names, "side"], unusable)
+        expires = [([*own, side], tls.expires_at.timestamp()) for side, tls in sides if tls.expires_at is not None]
+        text = "When the certificate in use ends, in seconds since 1970."
+        yield gauge("loadmanager_tls_certificate_expires_seconds", text, [*names, "side"], expires)
         if self._server is not None:
-            failed = CounterMetricFamily(
-                "loadmanager_tls_handshakes_failed",
-                "TLS handshakes that came to nothing.",
-                labels=[*self._labels, "why"],
-            )
-            for why, number in self._server.handshakes.items():
-                failed.add_metric([*self._labels.values(), why], number)
-            yield failed
+            failed = [([*own, why], number) for why, number in self._server.handshakes.items()]
+            text = "TLS handshakes that came to nothing."
+            yield counter("loadmanager_tls_handshakes_failed", text, [*names, "why"], failed)
 
 
 def _default_context(purpose: ssl.Purpose, trust_certs: Path | None = None) -> ssl.SSLContext:

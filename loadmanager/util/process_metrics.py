@@ -1,17 +1,21 @@
-"""Metrics of every process: `process_*`, the build info, and the text format of a scrape."""
+"""Metrics of every process: `process_*`, the build info, metric families, and the text format of a scrape."""
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from loadmanager import __version__
+
+Samples = Iterable[tuple[Sequence[str], float]]
+"""Values of the labels, and the value of the metric."""
 
 _WEIGHT = re.compile(r";\s*q=([01](?:\.\d*)?)\s*$")
 
@@ -22,6 +26,20 @@ def add_process_metrics(registry: CollectorRegistry) -> CollectorRegistry:
     built = Gauge("loadmanager_build_info", "1 for the version that runs.", ["version", "python"], registry=registry)
     built.labels(__version__, platform.python_version()).set(1)
     return registry
+
+
+def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    return _fill(GaugeMetricFamily(name, text, labels=labels), samples)
+
+
+def counter(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    return _fill(CounterMetricFamily(name, text, labels=labels), samples)
+
+
+def _fill(family: CounterMetricFamily | GaugeMetricFamily, samples: Samples) -> Metric:
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
 
 
 def choose_format(accept: str) -> tuple[Callable[[Collector], bytes], str]:

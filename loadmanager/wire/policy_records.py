@@ -6,7 +6,8 @@ The metadata store has one znode per kind (see `docs/znodes.md`). They are also 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NotRequired
+from functools import partial
+from typing import Annotated, NotRequired, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -24,6 +25,7 @@ from loadmanager.core.domain.policies import (
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import STRICT, Namespace, parse_json
 
+V = TypeVar("V")
 _SCOPES = f"^({'|'.join(UnloadScope)})$"
 _DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
 
@@ -112,25 +114,16 @@ def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
     return policies
 
 
-def decode_domains(data: bytes, where: str) -> dict[str, FailureDomain]:
-    return parse_json(_DOMAINS, data, where)
+def _dump(adapter: TypeAdapter[dict[str, V]], policies: Mapping[str, V]) -> bytes:
+    return adapter.dump_json(dict(sorted(policies.items())))
 
 
-def decode_groups(data: bytes, where: str) -> dict[str, str]:
-    """Decode the anti-affinity group of each namespace that has one."""
-    return parse_json(_GROUPS, data, where)
-
-
-def encode_isolation(policies: Mapping[str, IsolationData]) -> bytes:
-    return _ISOLATION.dump_json(dict(sorted(policies.items())))
-
-
-def encode_domains(domains: Mapping[str, FailureDomain]) -> bytes:
-    return _DOMAINS.dump_json(dict(sorted(domains.items())))
-
-
-def encode_groups(groups: Mapping[str, str]) -> bytes:
-    return _GROUPS.dump_json(dict(sorted(groups.items())))
+decode_domains = partial(parse_json, _DOMAINS)
+decode_groups = partial(parse_json, _GROUPS)
+"""Decode the anti-affinity group of each namespace that has one."""
+encode_isolation = partial(_dump, _ISOLATION)
+encode_domains = partial(_dump, _DOMAINS)
+encode_groups = partial(_dump, _GROUPS)
 
 
 class ShownMatch(TypedDict):

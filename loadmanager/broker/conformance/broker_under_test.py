@@ -23,10 +23,9 @@ from loadmanager.errors import ConfigurationError, InvalidRecordError
 from loadmanager.net.broker_client import UNLOAD_TIMEOUT_S, BrokerClient
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.net.liveness import listens_at
-from loadmanager.wire.http_bodies import BrokerStats
+from loadmanager.wire.http_bodies import UNKNOWN, BrokerStats
 
 _REPEAT_S = 0.2
-_NOT_SUPPORTED = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class BrokerUnderTest:
         an invalid one.
         """
         answer = await self._post("prepare", topics, {})
-        if answer.status in _NOT_SUPPORTED:
+        if answer.status in UNKNOWN:
             return False
         if answer.status != HTTPStatus.NO_CONTENT:
             raise BrokenError(f"to prepare: {answer.shown()}, expected 204, or 501 of a broker that does not know how")

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from multidict import istr
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from loadmanager.config.auth_settings import EVERYBODY, AuthSettings
@@ -37,6 +37,7 @@ from loadmanager.net.auth.token_verifier import (
     refuse_half_an_audience,
 )
 from loadmanager.net.tls_contexts import principal_of
+from loadmanager.util.process_metrics import counter, gauge
 from loadmanager.wire.http_bodies import ORIGINAL_PRINCIPAL_HEADER
 
 log = structlog.get_logger(__name__)
@@ -227,27 +228,14 @@ class _GateMetrics(Collector):
     labels: Mapping[str, str]
 
     def collect(self) -> Iterable[Metric]:
-        names, values = list(self.labels), list(self.labels.values())
-        is_open = GaugeMetricFamily(
-            "loadmanager_open_to_anyone",
-            "1 while callers from other hosts need no token (authenticationEnabled, bindAddress).",
-            labels=names,
-        )
-        is_open.add_metric(values, float(self.gate.is_open_to_anyone))
-        yield is_open
-        fault = GaugeMetricFamily(
-            "loadmanager_token_key_fault",
-            "1 while the last good key stands in for one that cannot be used.",
-            labels=names,
-        )
-        fault.add_metric(values, float(bool(self.gate.key_fault)))
-        yield fault
-        failures = CounterMetricFamily(
-            "loadmanager_authentication_failures", "Requests that were refused, by reason.", labels=[*names, "reason"]
-        )
-        for reason, count in self.gate.failures.items():
-            failures.add_metric([*values, reason.value], count)
-        yield failures
+        gate, names, values = self.gate, list(self.labels), list(self.labels.values())
+        text = "1 while callers from other hosts need no token (authenticationEnabled, bindAddress)."
+        yield gauge("loadmanager_open_to_anyone", text, names, [(values, float(gate.is_open_to_anyone))])
+        text = "1 while the last good key stands in for one that cannot be used."
+        yield gauge("loadmanager_token_key_fault", text, names, [(values, float(bool(gate.key_fault)))])
+        failures = [([*values, reason.value], count) for reason, count in gate.failures.items()]
+        text = "Requests that were refused, by reason."
+        yield counter("loadmanager_authentication_failures", text, [*names, "reason"], failures)
 
 
 class AccessRole(StrEnum):
