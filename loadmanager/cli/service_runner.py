@@ -37,7 +37,7 @@ from loadmanager.net.http_server import BACKLOG, listen_on
 from loadmanager.net.tls_contexts import RenewedTls, ServerTls, TlsKeys, TlsOptions
 from loadmanager.store.acl_update import AclProcess, refuse_strangers
 from loadmanager.store.pulsar_detection import refuse_pulsar
-from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, read_credentials
+from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, is_for_anyone, read_credentials
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.util.atomic_write import whole
 from loadmanager.util.logging import configure_logging
@@ -266,8 +266,11 @@ _KEYS = TlsKeys(
 def access_of(settings: SessionSettings) -> Access:
     """Return credentials, TLS and ACLs for our own store. `ConfigurationError` names the unusable key and file."""
     key = settings.key("metadata_store_credentials")
-    ours = read_credentials(key, settings.metadata_store_credentials, settings.metadata_store_auth_scheme)
-    _check_sasl(settings.key("metadata_store_auth_scheme"), settings.metadata_store_auth_scheme)
+    ours = read_credentials(key, settings.metadata_store_credentials)
+    if ours and ours.scheme == "sasl" and find_spec("puresasl") is None:
+        raise ConfigurationError(f"{ours.origin}: needs the package pure-sasl: install loadmanager[sasl]")
+    if is_for_anyone(settings.metadata_store_node_ids):
+        return Access(ours, _tls(settings))
     nodes = identities_of(settings.key("metadata_store_node_ids"), settings.metadata_store_node_ids)
     agents = identities_of(settings.key("metadata_store_agent_ids"), settings.metadata_store_agent_ids)
     nodes = nodes or ((ours.identity,) if ours else ())
@@ -276,13 +279,7 @@ def access_of(settings: SessionSettings) -> Access:
             f"{settings.key('metadata_store_agent_ids')}: without {key} or {settings.key('metadata_store_node_ids')}"
             " nobody could write"
         )
-    acls = Acls(nodes, agents) if settings.metadata_store_acl == "secure" else Acls()
-    return Access(ours, _tls(settings), acls)
-
-
-def _check_sasl(key: str, scheme: str) -> None:
-    if scheme == "sasl" and find_spec("puresasl") is None:
-        raise ConfigurationError(f"{key} sasl: needs the package pure-sasl: install loadmanager[sasl]")
+    return Access(ours, _tls(settings), Acls(nodes, agents))
 
 
 def _tls(settings: SessionSettings) -> Callable[[], ssl.SSLContext] | None:

@@ -22,7 +22,7 @@ from loadmanager.dev.embedded.embedded_zookeeper import DEFAULT_TICK_TIME_MS, Em
 from loadmanager.errors import ConfigurationError, EmbeddedServerError
 from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out
 from loadmanager.store.pulsar_detection import refuse_pulsar
-from loadmanager.store.zookeeper_acl import Acls
+from loadmanager.store.zookeeper_acl import Acls, is_for_anyone
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 _FAILED_SHOWN = 20
@@ -41,8 +41,7 @@ def secure_znodes(
     This needs the credentials of a node. Correct lists are not changed, so you can repeat it at any time.
     """
     with store_command(config, metadata_store_url) as configured:
-        settings = configured.model_copy(update={"metadata_store_acl": "secure"})
-        outcome = asyncio.run(_secure(settings, is_open=open_, do=yes))
+        outcome = asyncio.run(_secure(configured, is_open=open_, do=yes))
     _show(outcome, do=yes)
 
 
@@ -59,7 +58,9 @@ async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
 
 
 def _refuse_to_guess_nodes(settings: Settings, store: ZooKeeperStore) -> None:
-    """Raise `ConfigurationError` without `metadataStoreNodeIds`: the credentials may be those of an agent."""
+    """Raise `ConfigurationError` unless nodes are named: the credentials may be those of an agent."""
+    if is_for_anyone(settings.metadata_store_node_ids):
+        raise ConfigurationError("metadataStoreNodeIds: world:anyone: name the identities of nodes")
     credentials = store.access.credentials
     if credentials is not None and not settings.metadata_store_node_ids:
         scheme, identity = credentials.identity

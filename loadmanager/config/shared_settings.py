@@ -38,23 +38,15 @@ class SessionSettings(KeyedSettings):
     metadata_store_credentials: str = Field(
         "",
         description="Credentials for ZooKeeper: file:///path of a file with user:password, or env:VARIABLE."
-        " Empty: none, and everybody can read and write all znodes.",
-    )
-    metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
-        "digest",
-        description="Authentication scheme of ZooKeeper. digest: ZooKeeper accepts any user and password, and"
-        " access lists have their hash. sasl: DIGEST-MD5 with the users in ZooKeeper's JAAS file;"
-        " needs the extra loadmanager[sasl].",
-    )
-    metadata_store_acl: Literal["secure", "open"] = Field(
-        "secure",
-        description="Access list of new znodes, with credentials or metadataStoreNodeIds. secure: only nodes"
-        " and agents. open: everybody, while some processes have no credentials yet.",
+        " Empty: none, and everybody can read and write all znodes. ZooKeeper accepts any user and password, and"
+        " access lists have their hash. With sasl: in front, such as sasl:file:///path, DIGEST-MD5 with the users"
+        " in ZooKeeper's JAAS file; needs the extra loadmanager[sasl].",
     )
     metadata_store_node_ids: tuple[str, ...] = Field(
         (),
         description="Identities that may write all znodes: digest:user:hash, sasl:user, x509:subject. Empty:"
-        " that of metadataStoreCredentials. Required if agents have credentials of their own.",
+        " that of metadataStoreCredentials. Required if agents have credentials of their own. world:anyone alone:"
+        " new znodes are open, while some processes have no credentials yet.",
     )
     metadata_store_agent_ids: tuple[str, ...] = Field(
         (),

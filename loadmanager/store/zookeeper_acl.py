@@ -61,14 +61,17 @@ class Credentials:
         return f"{self.scheme}:{self.user} ({self.origin})"
 
 
-def read_credentials(key: str, source: str, scheme: Literal["digest", "sasl"]) -> Credentials | None:
-    """Read the credentials at `source`: `file:///path`, `env:NAME`, or empty for none.
+_SASL = "sasl:"
+
+
+def read_credentials(key: str, source: str) -> Credentials | None:
+    """Read the credentials at `source`: `file:///path`, `env:NAME`, either of them after `sasl:`, or empty for none.
 
     Raises `ConfigurationError`, which names the key and the source, but never the content.
     """
     if not source:
         return None
-    kind, _, where = source.partition(":")
+    kind, _, where = source.removeprefix(_SASL).partition(":")
     if kind == "file" and where:
         text = _read_file(key, Path(where.removeprefix("//")))
     elif kind == "env" and where:
@@ -80,7 +83,7 @@ def read_credentials(key: str, source: str, scheme: Literal["digest", "sasl"]) -
     user, colon, password = text.strip().partition(":")
     if not colon or not user or not password or not text.strip().isprintable():
         raise ConfigurationError(f"{key} {source}: expected user:password on one line, and nothing else")
-    return Credentials(scheme, user, password, f"{key} {source}")
+    return Credentials("sasl" if source.startswith(_SASL) else "digest", user, password, f"{key} {source}")
 
 
 def _read_file(key: str, path: Path) -> str:
@@ -90,6 +93,11 @@ def _read_file(key: str, path: Path) -> str:
         raise ConfigurationError(f"{key} file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{key} file {path}: not UTF-8 text") from None
+
+
+def is_for_anyone(texts: Iterable[str]) -> bool:
+    """Return True for node identities that leave everything open: ZooKeeper's `world:anyone` alone."""
+    return list(texts) == ["world:anyone"]
 
 
 def identities_of(key: str, texts: Iterable[str]) -> tuple[Id, ...]:

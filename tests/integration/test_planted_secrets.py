@@ -76,7 +76,7 @@ async def test_no_output_contains_a_secret(zookeeper: EmbeddedZooKeeper, chroot:
         **PLANTED,
         "metadataStoreUrl": f"zk:{zookeeper.connect_string}{chroot}",
         "metadataStoreCredentials": f"file://{credentials}",
-        "metadataStoreAcl": "open",
+        "metadataStoreNodeIds": ["world:anyone"],
         "authenticationEnabled": True,
         "superUserRoles": ["root", "planted-node"],
         "historyUrl": str(history),

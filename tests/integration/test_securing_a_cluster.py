@@ -106,6 +106,9 @@ async def test_running_cluster_is_secured_and_opened_again(
 
         assert "would lock us out" in (await configured.secure("--yes")).stderr
 
+        configured.connect(AclProcess.NODE, {"metadataStoreNodeIds": ["world:anyone"]})
+        assert "name the identities of nodes" in (await configured.secure("--yes")).stderr
+
         own_alone = {key: value for key, value in configured.keys_of("agent").items() if not key.endswith("NodeIds")}
         for keys in (own_alone, {"metadataStoreCredentials": own_alone["metadataStoreCredentials"]}):
             configured.connect(AclProcess.AGENT, keys)
@@ -115,8 +118,8 @@ async def test_running_cluster_is_secured_and_opened_again(
                 assert f"these credentials are {AGENT_ID}, which belongs there if nodes" in refused.stderr
 
         of_node = configured.keys_of("lm")
-        for acl in ("open", "secure"):
-            cluster.connect = configured.connect(AclProcess.NODE, {**of_node, "metadataStoreAcl": acl})
+        for acl, keys in (("open", {**of_node, "metadataStoreNodeIds": ["world:anyone"]}), ("secure", of_node)):
+            cluster.connect = configured.connect(AclProcess.NODE, keys)
             for node in list(cluster.nodes):
                 await restart(cluster, node)
                 await cluster.a_namespace(f"t/{acl}-{node.node.node_id.rpartition(':')[2]}")

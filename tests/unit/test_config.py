@@ -128,7 +128,7 @@ def test_metadata_store_url_has_hosts_and_chroot(tmp_path: Path, url: str, hosts
         ("loadBalancerHistoryResourcePercentage: 1.01", "loadBalancerHistoryResourcePercentage: Input should be less"),
         ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
         ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
-        ("metadataStoreAcl: shut", "metadataStoreAcl: Input should be 'secure' or 'open' (got 'shut')"),
+        ("tokenPublicAlg: none", "tokenPublicAlg: Input should be 'RS256', 'RS384'"),
         ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, Level, OverloadShedder"),
         ("loadBalancerLoadPlacementStrategy: Foo", "unknown strategy; known are AvgShedder, LeastLongTermMessageRate"),
         ("supportedNamespaceBundleSplitAlgorithms: [halves]", "unknown strategy; known are flow_or_qps_equally_divide"),

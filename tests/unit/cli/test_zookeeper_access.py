@@ -36,7 +36,7 @@ def test_credentials_close_znodes_to_others(credentials: str) -> None:
     access = access_of(a_node(metadataStoreCredentials=credentials))
     assert access.credentials is not None
     assert (access.acls.nodes, access.acls.agents) == ((access.credentials.identity,), ())
-    assert access_of(a_node(metadataStoreCredentials=credentials, metadataStoreAcl="open")).acls.are_open
+    assert access_of(a_node(metadataStoreCredentials=credentials, metadataStoreNodeIds=["world:anyone"])).acls.are_open
 
 
 def test_agent_settings_name_the_owners_of_znodes(credentials: str) -> None:
@@ -44,12 +44,13 @@ def test_agent_settings_name_the_owners_of_znodes(credentials: str) -> None:
         "brokerId": "b:1",
         "brokerUrl": "http://b:1",
         "loadManagerUrls": ["http://n:1"],
-        "metadataStoreCredentials": credentials,
-        "metadataStoreAuthScheme": "sasl",
+        "metadataStoreCredentials": f"sasl:{credentials}",
         "metadataStoreNodeIds": ["sasl:lm"],
         "metadataStoreAgentIds": ["sasl:agent"],
     }
     access = access_of(load_settings(AgentSettings, None, keys))
+    assert access.credentials is not None
+    assert access.credentials.scheme == "sasl"
     assert [f"{scheme}:{name}" for scheme, name in access.acls.nodes + access.acls.agents] == ["sasl:lm", "sasl:agent"]
 
 
@@ -58,6 +59,7 @@ def test_agent_settings_name_the_owners_of_znodes(credentials: str) -> None:
     [
         ({"metadataStoreCredentials": "file:///no/such/file"}, "metadataStoreCredentials file /no/such/file: No such"),
         ({"metadataStoreNodeIds": ["lm"]}, "metadataStoreNodeIds: 'lm': expected digest:user:hash"),
+        ({"metadataStoreAgentIds": ["world:anyone"]}, "metadataStoreAgentIds: 'world:anyone': expected digest"),
         ({"metadataStoreAgentIds": ["sasl:agent"]}, "metadataStoreAgentIds: without metadataStoreCredentials or"),
         (
             {"metadataStoreTlsTrustCertsFilePath": "/no/ca.pem"},
@@ -75,10 +77,10 @@ def test_invalid_access_is_rejected_with_key_and_file(keys: dict[str, object], s
     assert str(refused.value).startswith(says)
 
 
-def test_sasl_without_its_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sasl_without_its_package_is_rejected(monkeypatch: pytest.MonkeyPatch, credentials: str) -> None:
     monkeypatch.setattr("loadmanager.cli.service_runner.find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match=r"metadataStoreAuthScheme sasl: needs .* loadmanager\[sasl\]"):
-        access_of(a_node(metadataStoreAuthScheme="sasl"))
+    with pytest.raises(ConfigurationError, match=r"metadataStoreCredentials sasl:file:.* needs .* loadmanager\[sasl\]"):
+        access_of(a_node(metadataStoreCredentials=f"sasl:{credentials}"))
     assert importlib.util.find_spec("puresasl")
 
 

@@ -31,7 +31,7 @@ NODE, AGENT = Id("sasl", "lm"), Id("sasl", "agent")
 def test_credentials_come_from_a_file(tmp_path: Path, begins: str) -> None:
     path = tmp_path / "zk"
     path.write_text("lm:se:cret\n")
-    found = read_credentials(KEY, f"{begins}{path}", "digest")
+    found = read_credentials(KEY, f"{begins}{path}")
     assert found is not None
     assert (found.user, found.password) == ("lm", "se:cret")
     assert found.identity == Id("digest", "lm:NJ//uzlLVmmIYmsclz6XCWcB4vU=")
@@ -41,10 +41,10 @@ def test_credentials_come_from_a_file(tmp_path: Path, begins: str) -> None:
 
 def test_credentials_come_from_a_variable_or_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZK", "lm:secret")
-    found = read_credentials(KEY, "env:ZK", "sasl")
+    found = read_credentials(KEY, "sasl:env:ZK")
     assert found is not None
     assert found.identity == Id("sasl", "lm")
-    assert read_credentials(KEY, "", "sasl") is None
+    assert read_credentials(KEY, "") is None
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,7 @@ def test_credentials_come_from_a_variable_or_are_absent(monkeypatch: pytest.Monk
     [
         ("lm:secret", None, "expected file:///path/to/file or env:VARIABLE, never credentials themselves"),
         ("secret", None, "expected file:///path/to/file or env:VARIABLE"),
+        ("sasl:secret", None, "expected file:///path/to/file or env:VARIABLE"),
         ("env:NO_SUCH_VARIABLE", None, "there is no such environment variable"),
         ("file://{path}", None, "No such file or directory"),
         ("file://{path}", b"\xff\xfe:\xff", "not UTF-8 text"),
@@ -69,7 +70,7 @@ def test_invalid_credentials_are_rejected_and_never_shown(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigurationError) as refused:
-        read_credentials(KEY, source.format(path=path), "digest")
+        read_credentials(KEY, source.format(path=path))
     assert str(refused.value).startswith(KEY)
     assert says in str(refused.value)
     assert "secret" not in str(refused.value)
