@@ -136,10 +136,7 @@ class Settings(
     namespace_bundle_unloading_timeout_ms: PositiveMs = Field(
         60_000,
         description="Retries of an unload end after this time. The owner keeps the bundle, and the failure is"
-        " reported.",
-    )
-    unload_attempt_timeout_ms: PositiveMs = Field(
-        10_000, description="Timeout of one unload call to a broker; then it is repeated."
+        " reported. One call to a broker may take a sixth of it.",
     )
     max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Maximum number of concurrent unloads.")
     max_concurrent_unloads_per_broker: int = Field(

@@ -135,7 +135,7 @@ class Node(Candidate):
             self.mirror,
             self.ledger,
             AgentOwnerClient(
-                self.mirror, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+                self.mirror, self.election, self.caller, lambda: ExecutorSettings.of(self.live.current).attempt_s
             ),
             self.decision_log,
             lambda: ExecutorSettings.of(self.live.current),

@@ -222,7 +222,6 @@ def _forced_settings(ours: PulsarServiceSettings) -> dict[str, str]:
         load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,
         namespace_bundle_unloading_timeout_ms=ours.move_timeout_ms,
-        unload_attempt_timeout_ms=ours.move_timeout_ms,
         max_concurrent_unloads=ours.moves_at_once,
         max_concurrent_unloads_per_broker=ours.moves_at_once,
     )

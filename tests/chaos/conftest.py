@@ -14,8 +14,6 @@ from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "namespaceBundleUnloadingTimeoutMs": 20_000,
-    "unloadAttemptTimeoutMs": 10_000,
     "lookupTimeoutMs": 20_000,
 }
 """Timeouts long enough for a busy machine."""

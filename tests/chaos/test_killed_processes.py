@@ -46,7 +46,7 @@ REQUESTS = {
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two node processes and one broker, with sessions longer than any test."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        await cluster.start_all(2, 1, {"unloadAttemptTimeoutMs": 1_000})
+        await cluster.start_all(2, 1, {"namespaceBundleUnloadingTimeoutMs": 12_000})
         await cluster.create_namespace((await cluster.leader()).url, bundles=4)
         yield cluster
 

@@ -26,8 +26,7 @@ SHEDDING = {
     "loadBalancerSheddingIntervalMinutes": 0.01,
     "loadBalancerSheddingGracePeriodMinutes": 0,
     "loadBalancerBundleUnloadMinThroughputThreshold": 0,
-    "namespaceBundleUnloadingTimeoutMs": 60_000,
-    "unloadAttemptTimeoutMs": 60_000,
+    "namespaceBundleUnloadingTimeoutMs": 360_000,
     "metadataStoreSessionTimeoutMillis": 6_000,
 }
 

@@ -24,7 +24,7 @@ from loadmanager.store.metadata_store import Delete, MetadataStore
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
 TOPIC = TopicName.parse("persistent://tenant/ns/t")
-SETTINGS = {"loadBalancerSheddingEnabled": False, "unloadAttemptTimeoutMs": 60_000}
+SETTINGS = {"loadBalancerSheddingEnabled": False, "namespaceBundleUnloadingTimeoutMs": 360_000}
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from loadmanager.core.domain.ownership import OwnershipState
 
 pytestmark = pytest.mark.zookeeper
 
-IMPATIENT = pytest.mark.parametrize("cluster", [{"unloadAttemptTimeoutMs": 400}], indirect=True)
+IMPATIENT = pytest.mark.parametrize("cluster", [{"namespaceBundleUnloadingTimeoutMs": 6_000}], indirect=True)
 """Unanswered requests are soon repeated."""
-GIVES_UP = {"unloadAttemptTimeoutMs": 400, "namespaceBundleUnloadingTimeoutMs": 1_500}
+GIVES_UP = {"namespaceBundleUnloadingTimeoutMs": 1_500}
 
 FREE, OWNED, RELEASING = OwnershipState.FREE, OwnershipState.OWNED, OwnershipState.RELEASING
 

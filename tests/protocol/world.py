@@ -64,7 +64,6 @@ _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
     "leader_silence_ms": 800,
     "namespace_bundle_unloading_timeout_ms": 8_000,
-    "unload_attempt_timeout_ms": 2_000,
     "max_concurrent_unloads": UNLOADS_AT_A_TIME,
 }
 

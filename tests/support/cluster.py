@@ -31,8 +31,7 @@ CALM: dict[str, Any] = {
     "metadataStoreSessionTimeoutMillis": 60_000,
     "leaderSilenceMs": 0,
     "lookupTimeoutMs": 15_000,
-    "namespaceBundleUnloadingTimeoutMs": 20_000,
-    "unloadAttemptTimeoutMs": 5_000,
+    "namespaceBundleUnloadingTimeoutMs": 30_000,
     "loadBalancerSheddingEnabled": False,
     "historyUrl": "",
 }

@@ -69,8 +69,6 @@ def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting
     values: dict[str, Any] = {
         "lookup_timeout_ms": 10_000,
         "leader_silence_ms": 0,
-        "namespace_bundle_unloading_timeout_ms": 20_000,
-        "unload_attempt_timeout_ms": 10_000,
         "load_balancer_shedding_interval_minutes": 1_000.0,
         "load_balancer_split_interval_minutes": 1_000.0,
         "load_balancer_resource_quota_update_interval_minutes": 1_000.0,

@@ -60,7 +60,6 @@ STEPS: Mapping[str, Sequence[str]] = {
 NAME = NamespaceName.of("tenant", "ns")
 _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
     "lookupTimeoutMs": 5_000,
 }

@@ -202,7 +202,7 @@ class AgentOwnerClient(_AgentConnection):
         if released.destination is not None:
             headers[DESTINATION_HEADER] = released.destination.broker
         # Never 0 or less: aiohttp takes that for "no timeout".
-        call_timeout_s = min(self._longest_s(), max(timeout_s, _SHORTEST_CALL_S))
+        call_timeout_s = max(min(self._longest_s(), timeout_s), _SHORTEST_CALL_S)
         try:
             answer = await self._http.call(
                 "PUT", url, call_timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers

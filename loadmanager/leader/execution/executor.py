@@ -75,6 +75,11 @@ PREPARE_S = 2.0
 """Timeout of `prepare`, while the owner still serves; a destination that needs longer may answer early and continue."""
 
 
+_ATTEMPTS = 6
+"""Share of an unload's deadline for one call. Of the default 60 s that is 10 s: longer than a broker takes to close a
+bundle, and short enough to repeat a lost call. Where brokers are slower, the deadline has to be longer anyway."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """Limits on unloads: the deadline of one, and the concurrency in all and per broker."""
@@ -90,6 +95,11 @@ class ExecutorSettings:
             concurrency=settings.max_concurrent_unloads,
             concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
         )
+
+    @property
+    def attempt_s(self) -> float:
+        """Timeout of one call to a broker; then it is repeated."""
+        return self.deadline_s / _ATTEMPTS
 
 
 @dataclass(slots=True, eq=False)

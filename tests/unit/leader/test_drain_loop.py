@@ -322,7 +322,7 @@ async def test_drained_broker_gets_its_pinned_bundles_back_afterwards() -> None:
 
 async def test_cancel_validates_the_bundle_and_works_on_any_node() -> None:
     async with Cluster(in_memory()) as cluster:
-        leader, standby = await cluster.start_nodes(2, unload_attempt_timeout_ms=60_000)
+        leader, standby = await cluster.start_nodes(2, namespace_bundle_unloading_timeout_ms=360_000)
         broker, bundles = await owned_by_b1(cluster, leader, bundles=1)
         path = "/loadbalance/v1/bundles/{}/unload"
         for bundle, status in (

@@ -38,7 +38,7 @@ from loadmanager.wire.http_bodies import (
 )
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
-UNHURRIED = {"namespace_bundle_unloading_timeout_ms": 600_000, "unload_attempt_timeout_ms": 60_000}
+UNHURRIED = {"namespace_bundle_unloading_timeout_ms": 600_000}
 """Settings that wait for any answer."""
 
 
@@ -120,12 +120,11 @@ async def test_lost_owner_need_not_answer() -> None:
 
 
 async def test_silent_broker_keeps_the_bundle_at_a_higher_version() -> None:
-    limits = {"namespace_bundle_unloading_timeout_ms": 300, "unload_attempt_timeout_ms": 60_000}
-    async with a_leader(**limits) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=300) as (cluster, leader):
         broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         async with asyncio.timeout(patience()):
-            with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
+            with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.1 s"):
                 await leader.unload(bundle)
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
@@ -403,7 +402,7 @@ async def test_unload_to_a_lost_destination_does_not_begin() -> None:
 
 
 async def test_cancelled_unload_keeps_the_owner_at_a_higher_version() -> None:
-    async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
+    async with a_leader(**UNHURRIED) as (cluster, leader):
         broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)

@@ -342,7 +342,7 @@ def _released(current: Ownership, stamp: Stamp) -> Ownership:
 
 
 async def test_cancelled_steps_have_their_actual_outcomes() -> None:
-    async with a_leader(max_concurrent_unloads=1, unload_attempt_timeout_ms=60_000) as (cluster, leader):
+    async with a_leader(max_concurrent_unloads=1, namespace_bundle_unloading_timeout_ms=360_000) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
@@ -460,7 +460,7 @@ async def test_plan_is_executed_only_once_at_a_time() -> None:
 
 async def test_plan_ends_with_the_term_of_its_leader() -> None:
     async with Cluster(in_memory()) as cluster:
-        leader, standby = await cluster.start_nodes(2, unload_attempt_timeout_ms=1_000)
+        leader, standby = await cluster.start_nodes(2, namespace_bundle_unloading_timeout_ms=12_000)
         first, _, bundles = await two_brokers(cluster, leader)
         plan, other = await compute(standby, **moves(bundles[:1])), await compute(standby, **moves(bundles[1:2]))
         assert (await standby.get(f"{PLANS}/{plan['hash']}")).status == 200, "any node forwards the request"

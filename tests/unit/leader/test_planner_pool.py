@@ -234,7 +234,10 @@ async def test_invalid_strategy_state_fails_only_one_round() -> None:
         assert shedding.cycles_failed == failed
 
 
-OVERLOAD = {"load_balancer_load_shedding_strategy": "OverloadShedder", "unload_attempt_timeout_ms": 600_000}
+OVERLOAD = {
+    "load_balancer_load_shedding_strategy": "OverloadShedder",
+    "namespace_bundle_unloading_timeout_ms": 3_600_000,
+}
 
 
 async def _two_full_and_one_empty(cluster: Cluster) -> dict[str, list[str]]:
@@ -268,8 +271,7 @@ async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: C
 
 
 async def test_hanging_broker_does_not_block_relief_of_others() -> None:
-    rounds = {"load_balancer_shedding_interval_minutes": 0.002, "namespace_bundle_unloading_timeout_ms": 600_000}
-    async with a_leader(**OVERLOAD, **rounds) as (cluster, leader):
+    async with a_leader(**OVERLOAD, load_balancer_shedding_interval_minutes=0.002) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
         hangs, other = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
         hangs.may_answer.clear()

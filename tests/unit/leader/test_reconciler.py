@@ -239,7 +239,7 @@ async def _swept(leader: RunningNode, releasing: str) -> None:
 
 
 async def test_older_pending_release_does_not_block_a_newer_one() -> None:
-    async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=360_000) as (cluster, leader):
         bundle = await _start_owner(cluster, leader)
         name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
         broker.may_answer.clear()
