@@ -92,12 +92,6 @@ class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, TracingSe
     moves_per_hour: int = Field(
         60, ge=1, le=1_000_000, description="Maximum number of shedding's moves within an hour."
     )
-    failures_until_stop: int = Field(
-        3,
-        ge=1,
-        le=1_000,
-        description="Consecutive failed moves after which the process stops acting until an operator resumes it.",
-    )
     settling_seconds: float = Field(
         60, ge=0, le=86_400, description="No round begins for this time after a broker joined or left."
     )

@@ -54,7 +54,7 @@ class Actuator:
         on_plan: Callable[[Plan], None],
         tracing: Tracing,
     ) -> None:
-        self.move_log = MoveLog(FencedRecord(store, election, paths.PULSAR_MOVES), settings.failures_until_stop)
+        self.move_log = MoveLog(FencedRecord(store, election, paths.PULSAR_MOVES))
         self.guardrails = GuardrailFacts(settings, mirror, intake, brokers, self.move_log)
         owned = OwnerFinder(intake, admin, election)
         self.recovery = Recovery(self.move_log, owned, decision_log)

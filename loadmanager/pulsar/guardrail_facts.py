@@ -62,7 +62,6 @@ class GuardrailFacts:
         self._switches = switches
         self._move_log = move_log
         self._limits = GuardrailLimits(
-            failures_until_stop=settings.failures_until_stop,
             settling_s=settings.settling_seconds,
             moves_per_round=settings.moves_per_round,
             moves_per_hour=settings.moves_per_hour,

@@ -35,9 +35,8 @@ class MoveLog:
     unknown or have not ended. It is empty after they have ended.
     """
 
-    def __init__(self, record: FencedRecord, failures_until_stop: int) -> None:
+    def __init__(self, record: FencedRecord) -> None:
         self._record = record
-        self._failures_until_stop = failures_until_stop
         self._writing = asyncio.Lock()
         self._written: MoveHistory | None = None
         self.history = MoveHistory()
@@ -99,13 +98,7 @@ class MoveLog:
         has_missed = move.has_missed(owner) or (bundle in self._returned and owner == move.source)
         self._returned.discard(bundle)
         self.misses += has_missed and not is_cancelled
-        self.history = self.history.ended(
-            bundle,
-            owner,
-            time.time(),
-            is_excused=is_cancelled or has_missed,
-            failures_until_stop=self._failures_until_stop,
-        )
+        self.history = self.history.ended(bundle, owner, time.time(), is_excused=is_cancelled or has_missed)
         await self._write_with_retries()
 
     def note_return(self, bundle: str) -> None:
@@ -114,7 +107,7 @@ class MoveLog:
 
     async def split(self, owner: BrokerId) -> None:
         """Record a split at this owner; retries as `end`. Raises `NotLeaderError`."""
-        self.history = self.history.split(owner, time.time(), failures_until_stop=self._failures_until_stop)
+        self.history = self.history.split(owner, time.time())
         await self._write_with_retries()
 
     async def not_split(self) -> None:

@@ -187,15 +187,15 @@ class PulsarService(Candidate):
         by_operators = check_controls(controls, self.mirror.registrations, stopped_s)
         obstacles = [*map(_with_remedy, [*self.actuator.guardrails.check_round(), *by_operators])]
         reported_s = [at_s for broker in self.mirror.registrations if (at_s := self.intake.reports_at_s(broker))]
-        failures = self.actuator.move_log.history.failures
+        history = self.actuator.move_log.history
         return PulsarServiceStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not obstacles,
             obstacles=obstacles,
-            stopped=failures >= self.settings.failures_until_stop,
-            failures=failures,
+            stopped=history.is_stopped,
+            failures=history.failures,
             misses=self.actuator.move_log.misses,
             brokers=len(self.mirror.registrations),
             bundles=len(self.intake.owners),

@@ -165,7 +165,7 @@ class Actor(Candidate):
         self.is_moving = True
         eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
         self.intake = MirrorIntake(store, self._elected_mirror, LiveSettings(settings_of({}, "")), self._on_told)
-        self.move_log = MoveLog(FencedRecord(store, self.election, paths.PULSAR_MOVES), 3)
+        self.move_log = MoveLog(FencedRecord(store, self.election, paths.PULSAR_MOVES))
         owned = OwnerFinder(eyes, eyes, self.election)
         self.recovery = Recovery(self.move_log, owned, decision_log)
         self.ledger = PulsarLedger(

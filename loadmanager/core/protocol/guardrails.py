@@ -41,7 +41,7 @@ report in between.
 
 A move has landed if its destination owns the bundle; without a destination, if any broker does. It has missed if Pulsar
 placed the bundle on another broker, or back on its source. That harms no client, and the next round decides again. Once
-failures reach their limit, only an operator resets them, not a move that lands late. Times are seconds since 1970;
+failures reach `MOST_FAILURES`, only an operator resets them, not a move that lands late. Times are seconds since 1970;
 expired entries are dropped. Splits are never in progress: each is a single request to Pulsar.
 """
 
@@ -63,6 +63,10 @@ CLUSTER = "cluster"
 
 _OF_PULSAR = Patterns(("pulsar/.*",))
 _SHOWN_BROKERS = 3
+
+MOST_FAILURES = 3
+"""Consecutive failed moves at which the process stops acting. One may be a busy broker, and each leaves a bundle
+without an owner for a moment."""
 
 _HOUR_S = 3_600.0
 _TOUCHED_KEPT_S = 24 * _HOUR_S
@@ -131,7 +135,6 @@ class NamespaceSelection:
 class GuardrailLimits:
     """Limits set by the operator; times in seconds."""
 
-    failures_until_stop: int
     settling_s: float
     moves_per_round: int
     moves_per_hour: int
@@ -151,7 +154,7 @@ class WantedMove:
 def check_round(facts: ClusterFacts, limits: GuardrailLimits) -> list[Verdict]:
     """Return the guardrails that block a round; empty if it may run."""
     return [
-        *_check_cluster(facts, limits),
+        *_check_cluster(facts),
         *_check_settling(facts, limits),
         *_check_hourly_limit(facts, limits, CLUSTER),
     ]
@@ -164,7 +167,7 @@ def check_move(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -
 
 def check_moves(facts: ClusterFacts, limits: GuardrailLimits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
     """Return the blocking guardrails of each move. Broker-wide checks run once."""
-    of_cluster = [*_check_cluster(facts, limits)]
+    of_cluster = [*_check_cluster(facts)]
     return [[*of_cluster, *_check_one(facts, limits, move)] for move in moves]
 
 
@@ -193,10 +196,10 @@ def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -
 
 def check_split(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
     """Return the guardrails that block the split of a bundle; empty if it may begin."""
-    return [*_check_cluster(facts, limits), *_check_settling(facts, limits), *_check_namespace(limits, bundle)]
+    return [*_check_cluster(facts), *_check_settling(facts, limits), *_check_namespace(limits, bundle)]
 
 
-def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
+def _check_cluster(facts: ClusterFacts) -> Iterator[Verdict]:
     if not facts.is_to_act:
         yield _stop(GuardrailReason.MODE_IS_OBSERVE)
     if not facts.is_whole:
@@ -210,10 +213,8 @@ def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ver
     if is_led and facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
-    if facts.failures >= limits.failures_until_stop:
-        yield _stop(
-            GuardrailReason.TOO_MANY_FAILURES, failures=facts.failures, failures_until_stop=limits.failures_until_stop
-        )
+    if facts.failures >= MOST_FAILURES:
+        yield _stop(GuardrailReason.TOO_MANY_FAILURES, failures=facts.failures)
 
 
 def _check_settling(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
@@ -321,23 +322,18 @@ class MoveHistory:
         """Remove a move that was announced but never requested."""
         return replace(self, in_progress={each: move for each, move in self.in_progress.items() if each != bundle})
 
-    def ended(
-        self, bundle: str, owner: BrokerId | None, now_s: float, *, is_excused: bool, failures_until_stop: int
-    ) -> MoveHistory:
+    def ended(self, bundle: str, owner: BrokerId | None, now_s: float, *, is_excused: bool) -> MoveHistory:
         """Record the end of a move; the bundle belongs to `owner` now. `is_excused`: cancelled, or a miss."""
         move = self.in_progress[bundle]
-        if move.has_landed(owner):
-            failures = self._after_success(failures_until_stop)
-        else:
-            failures = self.failures + (not is_excused)
+        failures = self._after_success() if move.has_landed(owner) else self.failures + (not is_excused)
         touched = {move.source: now_s} | ({} if owner is None else {owner: now_s})
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)
 
-    def split(self, owner: BrokerId, now_s: float, *, failures_until_stop: int) -> MoveHistory:
+    def split(self, owner: BrokerId, now_s: float) -> MoveHistory:
         """Record the split of a bundle of this owner: its last report is stale now."""
         touched = {**self.touched_s, owner: now_s}
-        return replace(self, touched_s=touched, failures=self._after_success(failures_until_stop)).at(now_s)
+        return replace(self, touched_s=touched, failures=self._after_success()).at(now_s)
 
     def not_split(self) -> MoveHistory:
         """Record a failed split."""
@@ -347,5 +343,10 @@ class MoveHistory:
         """Reset the failure count at an operator's request."""
         return replace(self, failures=0)
 
-    def _after_success(self, failures_until_stop: int) -> int:
-        return 0 if self.failures < failures_until_stop else self.failures
+    @property
+    def is_stopped(self) -> bool:
+        """Return True if so many moves failed that only an operator resets the count."""
+        return self.failures >= MOST_FAILURES
+
+    def _after_success(self) -> int:
+        return self.failures if self.is_stopped else 0

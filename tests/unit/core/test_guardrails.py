@@ -30,7 +30,7 @@ NOW_S = 10_000.0
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 SOUND = BrokerFacts(sheds=False, splits=False, load_manager=MODULAR, reported_at_s=NOW_S - 30)
 FACTS = ClusterFacts(now_s=NOW_S, brokers={A: SOUND, B: SOUND, C: SOUND}, pulsars_leader=C, quiet_for_s=100.0)
-LIMITS = GuardrailLimits(failures_until_stop=3, settling_s=60.0, moves_per_round=10, moves_per_hour=60)
+LIMITS = GuardrailLimits(settling_s=60.0, moves_per_round=10, moves_per_hour=60)
 BUNDLE = "t/ns/0x00000000_0x80000000"
 MOVE = WantedMove(BUNDLE, A, B, is_own=True)
 ORDERED = replace(MOVE, is_own=False)
@@ -110,7 +110,7 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     (
         replace(FACTS, failures=3),
         GuardrailReason.TOO_MANY_FAILURES,
-        "No move because the last 3 moves failed (failuresUntilStop 3)",
+        "No move because the last 3 moves failed",
     ),
 ]
 
@@ -170,7 +170,7 @@ def test_nothing_is_stopped_up_to_the_limit(facts: ClusterFacts) -> None:
 
 
 def test_first_move_passes_limits_of_one() -> None:
-    one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
+    one = replace(LIMITS, moves_per_round=1, moves_per_hour=1)
     assert check_round(FACTS, one) == check_move(FACTS, one, MOVE) == []
 
 

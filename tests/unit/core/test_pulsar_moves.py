@@ -29,7 +29,7 @@ def test_move_that_was_not_requested_counts_but_is_not_in_progress() -> None:
 
 def test_landed_move_touches_both_brokers_and_resets_failures() -> None:
     acts = replace(MoveHistory(failures=2, touched_s={C: 900.0, A: 900.0}).begun(BUNDLES[0], MOVE), began_s=())
-    assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=3) == MoveHistory(
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False) == MoveHistory(
         touched_s={A: 1_010.0, B: 1_010.0, C: 900.0}
     )
 
@@ -37,11 +37,7 @@ def test_landed_move_touches_both_brokers_and_resets_failures() -> None:
 @pytest.mark.parametrize("owner", [A, C, None])
 @pytest.mark.parametrize("is_excused", [False, True])
 def test_move_that_did_not_land_counts_as_failed_unless_excused(owner: BrokerId | None, *, is_excused: bool) -> None:
-    after = (
-        MoveHistory(failures=2)
-        .begun(BUNDLES[0], MOVE)
-        .ended(BUNDLES[0], owner, 1_010.0, is_excused=is_excused, failures_until_stop=3)
-    )
+    after = MoveHistory(failures=2).begun(BUNDLES[0], MOVE).ended(BUNDLES[0], owner, 1_010.0, is_excused=is_excused)
     assert after.failures == 2 + (not is_excused)
     assert after.touched_s == {A: 1_010.0} | ({} if owner is None else {owner: 1_010.0})
     assert after.in_progress == {}
@@ -50,8 +46,7 @@ def test_move_that_did_not_land_counts_as_failed_unless_excused(owner: BrokerId 
 
 def test_landed_move_does_not_reset_failures_at_the_limit() -> None:
     acts = MoveHistory(failures=3).begun(BUNDLES[0], MOVE)
-    assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=3).failures == 3
-    assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=4).failures == 0
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False).failures == 3
 
 
 @pytest.mark.parametrize(
@@ -83,15 +78,15 @@ def test_old_entries_are_dropped_and_future_times_cut_to_now() -> None:
     assert acts.at(now_s) == expected
     begun = replace(MOVE, began_s=now_s, is_own=False)
     assert acts.begun(BUNDLES[1], begun) == replace(expected, in_progress={**acts.in_progress, BUNDLES[1]: begun})
-    assert acts.ended(BUNDLES[0], C, now_s, is_excused=True, failures_until_stop=3).began_s == expected.began_s
+    assert acts.ended(BUNDLES[0], C, now_s, is_excused=True).began_s == expected.began_s
 
 
 def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
     acts = MoveHistory({BUNDLES[0]: MOVE}, (1_000.0,), {C: 900.0}, failures=1)
     assert acts.not_split() == replace(acts, failures=2)
     split = replace(acts, touched_s={C: 900.0, A: 1_010.0})
-    assert acts.split(A, 1_010.0, failures_until_stop=3) == replace(split, failures=0)
-    assert acts.split(A, 1_010.0, failures_until_stop=1) == split, "an operator is to judge that"
+    assert acts.split(A, 1_010.0) == replace(split, failures=0)
+    assert replace(acts, failures=3).split(A, 1_010.0) == replace(split, failures=3), "an operator is to judge that"
 
 
 @given(st.data())
@@ -105,7 +100,7 @@ def test_no_move_is_lost_and_consecutive_failures_are_counted(data: st.DataObjec
             in_progress.add(bundle)
         elif data.draw(st.booleans()):
             owner, is_excused = data.draw(st.sampled_from([A, B, C, None])), data.draw(st.booleans())
-            acts = acts.ended(bundle, owner, now_s, is_excused=is_excused, failures_until_stop=3)
+            acts = acts.ended(bundle, owner, now_s, is_excused=is_excused)
             in_progress.discard(bundle)
             if owner != B:
                 in_succession += not is_excused
@@ -114,7 +109,7 @@ def test_no_move_is_lost_and_consecutive_failures_are_counted(data: st.DataObjec
             assert acts.touched_s[A] == now_s
         else:
             is_made = data.draw(st.booleans())
-            acts = acts.split(A, now_s, failures_until_stop=3) if is_made else acts.not_split()
+            acts = acts.split(A, now_s) if is_made else acts.not_split()
             if not is_made:
                 in_succession += 1
             elif in_succession < 3:

@@ -242,7 +242,7 @@ class Written:
         await store.commit([Put(paths.EPOCH, b"")])
         pulsar = Scripted(list(seen) or [B])
         pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
-        move_log = MoveLog(FencedRecord(store, pulsar, paths.PULSAR_MOVES), 3)
+        move_log = MoveLog(FencedRecord(store, pulsar, paths.PULSAR_MOVES))
         await move_log.take_over()
         mirror = ClusterMirror()
         cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)

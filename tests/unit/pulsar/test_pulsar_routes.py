@@ -90,7 +90,7 @@ async def test_acting_continues_after_resume(harness: Harness) -> None:
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (False, True, 3)
     (obstacle,) = status["obstacles"]
-    assert obstacle.startswith("No move because the last 3 moves failed (failuresUntilStop 3); to change it: ")
+    assert obstacle.startswith("No move because the last 3 moves failed; to change it: ")
     assert (await harness.ask(node, "POST", f"{STATUS}/resume")).status == 204
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (True, False, 0)

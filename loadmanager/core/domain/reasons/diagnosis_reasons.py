@@ -227,7 +227,7 @@ class GuardrailReason(Reason):
         remedy="wait, or lower settlingSeconds",
     )
     TOO_MANY_FAILURES = entry(
-        "No move because the last {failures} moves failed (failuresUntilStop {failures_until_stop})",
+        "No move because the last {failures} moves failed",
         remedy=(
             "find the cause in the decisions of kinds unload_failed and split, then run loadmanager admin pulsar resume"
         ),
