@@ -70,7 +70,7 @@ class Agent:
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, settings.broker_id))
+        self.caller = Caller.of(settings, tracing_of(SERVICE, settings.broker_id))
         self._http = HttpClient(caller=Caller(tls=self.caller.tls))
         self._http_of_nodes = HttpClient(caller=self.caller)
         self._gate = AuthGate(settings, address=settings.bind_address)

@@ -8,11 +8,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.settings_base import Minutes, OptionalPath, OptionalPort
-from loadmanager.config.shared_settings import HttpSettings, ReportSettings, StoreSettings, TlsSettings, TracingSettings
+from loadmanager.config.shared_settings import HttpSettings, ReportSettings, StoreSettings, TlsSettings
 from loadmanager.core.domain.names import parse_broker_id
 
 
-class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, ReportSettings):
+class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"

@@ -14,7 +14,7 @@ from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.node_settings import Settings, SettingsAlone
 from loadmanager.config.settings_base import hidden, without_password
 from loadmanager.config.settings_loader import faults_of, refuse_unknown_keys
-from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TlsSettings, TracingSettings
+from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TlsSettings
 from loadmanager.core.domain.settings import AS_PULSAR, KEYS
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 
@@ -23,7 +23,6 @@ _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 NEEDS_RESTART = frozenset(
     {
         *StoreSettings.model_fields,  # the session is opened at the start
-        *TracingSettings.model_fields,  # the exporter is set up at the start
         *HttpSettings.model_fields,  # the port is opened at the start
         *AuditSettings.model_fields,  # the file is opened at the start
         *AuthSettings.model_fields,  # a setting must not decide who may change settings

@@ -22,7 +22,6 @@ from loadmanager.config.shared_settings import (
     HttpSettings,
     StoreSettings,
     TlsSettings,
-    TracingSettings,
     WeightSettings,
 )
 from loadmanager.core.domain.bundles import MAX_BUNDLES
@@ -93,7 +92,6 @@ class Settings(
     TlsSettings,
     HttpSettings,
     AuthSettings,
-    TracingSettings,
     StoreSettings,
     WeightSettings,
 ):

@@ -11,12 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.node_settings import SheddingName
 from loadmanager.config.settings_base import Port, PositiveMs
-from loadmanager.config.shared_settings import (
-    AuditSettings,
-    HttpSettings,
-    SessionSettings,
-    TracingSettings,
-)
+from loadmanager.config.shared_settings import AuditSettings, HttpSettings, SessionSettings
 
 
 def _pattern(text: str) -> str:
@@ -32,7 +27,7 @@ _Suffix = Annotated[str, Field(pattern=r"^\.[^/:]+$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
+class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager pulsar"

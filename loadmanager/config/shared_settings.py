@@ -90,17 +90,6 @@ class HttpSettings(KeyedSettings):
     )
 
 
-class TracingSettings(KeyedSettings):
-    """Export of traces to an OpenTelemetry collector."""
-
-    otlp_endpoint: str = Field(
-        "",
-        pattern=r"^(https?://[^/\s]+/?)?$",
-        description="OpenTelemetry collector for traces of lookups, decisions and moves, over OTLP with HTTP,"
-        " such as http://collector:4318. Empty: none. Needs the extra loadmanager[otel].",
-    )
-
-
 def require_writable(path: str) -> None:
     """Raise `ConfigurationError` unless the file can be appended to; create it if missing. An empty path passes."""
     try:

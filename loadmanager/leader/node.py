@@ -68,7 +68,7 @@ class Node(Candidate):
         if settings.history_url == AUTO_HISTORY:  # the process entry point resolves it before
             settings = settings.model_copy(update={"history_url": ""})
         self.settings = settings
-        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
+        self.caller = Caller.of(settings, tracing_of(SERVICE, node_id))
         self.live = LiveSettings(settings)
         self.mirror, self.recorder, self.moves = open_mirror(self.live, node_id)
         silence_s = settings.leader_silence_ms / 1000

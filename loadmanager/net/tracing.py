@@ -7,6 +7,7 @@ follows the task, and crosses processes in the header `traceparent` (W3C Trace C
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -18,7 +19,6 @@ from opentelemetry.trace import INVALID_SPAN, Link, NoOpTracer, Span, SpanKind, 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from loadmanager import __version__
-from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.util.optional_dependencies import how_to_install
 
@@ -33,7 +33,8 @@ SAMPLED_REQUESTS = 0.01
 """Fraction of requests that start a trace if the client sends none: enough of thousands of lookups a second. A client
 that needs more sends a sampled `traceparent`.
 """
-_PATH = "/v1/traces"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""Variable with the URL of the collector. It is OpenTelemetry's own, as those for headers and certificates are."""
 _EXPORT_TIMEOUT_S = 5
 _MOST_LINKS = 32
 _FAILED = 500
@@ -109,10 +110,16 @@ def end_span(span: Span, error: Exception | None = None) -> None:
     span.end()
 
 
-def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracing:
-    """Build tracing from the settings. Raises `ConfigurationError` if the collector's packages are not installed."""
-    if not settings.otlp_endpoint:
+def tracing_of(service: str, instance: str) -> Tracing:
+    """Build tracing for the collector in the environment.
+
+    Raises `ConfigurationError` for an invalid URL, and if the collector's packages are not installed.
+    """
+    collector = os.environ.get(ENDPOINT, "")
+    if not collector:
         return OFF
+    if not collector.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{ENDPOINT}: expected a URL such as http://collector:4318 (got {collector!r})")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
@@ -121,10 +128,9 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         fix = f"is not installed; install it with: {how_to_install('otel')}"
-        raise ConfigurationError(f"{settings.key('otlp_endpoint')}: {error.name} {fix}") from None
+        raise ConfigurationError(f"{ENDPOINT}: {error.name} {fix}") from None
     resource = Resource({"service.name": service, "service.instance.id": instance, "service.version": __version__})
-    endpoint = settings.otlp_endpoint.rstrip("/") + _PATH
-    exporter = BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S))
+    exporter = BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S))
 
     def tracer(root: Sampler) -> Tracer:
         """Return a tracer whose new traces are sampled by `root`."""

@@ -81,7 +81,7 @@ class PulsarService(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
-        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
+        self.caller = Caller.of(settings, tracing_of(SERVICE, node_id))
         self.live = live
         self.mirror, self.recorder, self.moves = open_mirror(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)

@@ -14,11 +14,9 @@ from support.collector import Collector
 from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode, in_memory
 
-from loadmanager.config.dynamic_settings import settings_of
-from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net import tracing
-from loadmanager.net.tracing import OFF, tracing_of
+from loadmanager.net.tracing import ENDPOINT, OFF, tracing_of
 
 TOPIC = "persistent://t/ns/x"
 OF_CLIENT = "0af7651916cd43dd8448eb211c80319c"
@@ -29,16 +27,15 @@ UNLOAD = "PUT /admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
 
 
 @pytest.fixture
-async def collector() -> AsyncIterator[Collector]:
+async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
     async with Collector() as collector:
+        monkeypatch.setenv(ENDPOINT, collector.url)
         yield collector
 
 
-async def a_traced_fleet(
-    collector: Collector, cluster: Cluster, **overrides: object
-) -> tuple[RunningNode, RunningNode]:
+async def two_nodes(cluster: Cluster) -> tuple[RunningNode, RunningNode]:
     """A leader and another node."""
-    leader, other = await cluster.start_nodes(2, otlp_endpoint=collector.url, **overrides)
+    leader, other = await cluster.start_nodes(2)
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     return leader, other
 
@@ -53,7 +50,7 @@ async def all_told(*running: RunningNode | RunningAgent) -> None:
 
 async def test_lookup_and_its_decision_are_one_trace_across_nodes(collector: Collector) -> None:
     async with Cluster() as cluster:
-        leader, other = await a_traced_fleet(collector, cluster)
+        leader, other = await two_nodes(cluster)
         await cluster.a_broker("b1:8080")
         assert (await other.lookup(TOPIC, headers=SAMPLED)).status == 200
         await all_told(leader, other)
@@ -71,8 +68,8 @@ async def test_move_is_one_trace_across_leader_and_agent(collector: Collector) -
     connect = in_memory()
     store = await connect()
     async with Cluster(connect) as cluster, FakeBroker() as broker:
-        leader, other = await a_traced_fleet(collector, cluster)
-        settings = agent_settings(broker, loadManagerUrls=[leader.node.service_url], otlpEndpoint=collector.url)
+        leader, other = await two_nodes(cluster)
+        settings = agent_settings(broker, loadManagerUrls=[leader.node.service_url])
         async with running_agent(settings, store, highest_epoch=0) as agent:
             await agent.registered()
             await cluster.known_everywhere(lambda node: BROKER_ID in node.node.mirror.brokers)
@@ -93,7 +90,7 @@ async def test_move_is_one_trace_across_leader_and_agent(collector: Collector) -
 async def test_shedding_round_is_a_trace_of_its_own(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 0.0)
     async with Cluster() as cluster:
-        leader, other = await a_traced_fleet(collector, cluster)
+        leader, other = await two_nodes(cluster)
         await other.lookup(TOPIC)
         await leader.node.shedding.cycle()
         await all_told(leader, other)
@@ -103,7 +100,7 @@ async def test_shedding_round_is_a_trace_of_its_own(collector: Collector, monkey
 async def test_unsampled_trace_is_not_exported(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
-        leader, other = await a_traced_fleet(collector, cluster)
+        leader, other = await two_nodes(cluster)
         await cluster.a_broker("b1:8080")
         await other.lookup(TOPIC, headers=NOT_SAMPLED)
         await other.lookup(TOPIC)
@@ -112,17 +109,17 @@ async def test_unsampled_trace_is_not_exported(collector: Collector, monkeypatch
 
 
 async def test_unreachable_collector_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
-        leader, other = await cluster.start_nodes(2, otlp_endpoint="http://127.0.0.1:9")
-        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        leader, other = await two_nodes(cluster)
         await cluster.a_broker("b1:8080")
         assert (await other.lookup(TOPIC)).status == 200
         assert (await leader.lookup(TOPIC)).status == 200
 
 
 def test_tracing_is_off_without_a_collector() -> None:
-    assert tracing_of(TracingSettings(), "loadmanager", "a:1") is OFF
+    assert tracing_of("loadmanager", "a:1") is OFF
 
 
 def test_missing_packages_are_named_with_key_and_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +131,12 @@ def test_missing_packages_are_named_with_key_and_fix(monkeypatch: pytest.MonkeyP
         return import_really(name, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigurationError, match=r"^otlpEndpoint: opentelemetry is not installed; install it"):
-        tracing_of(TracingSettings(otlp_endpoint="http://c:4318"), "loadmanager", "a:1")
+    monkeypatch.setenv(ENDPOINT, "http://c:4318")
+    with pytest.raises(ConfigurationError, match=f"^{ENDPOINT}: opentelemetry is not installed; install it"):
+        tracing_of("loadmanager", "a:1")
 
 
-@pytest.mark.parametrize("endpoint", ["collector:4318", "http://", "http://c:4318/v1/traces"])
-def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
-    with pytest.raises(ConfigurationError, match="otlpEndpoint: "):
-        settings_of({"otlpEndpoint": endpoint}, "file")
+def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, "collector:4318")
+    with pytest.raises(ConfigurationError, match=f"{ENDPOINT}: expected a URL .*'collector:4318'"):
+        tracing_of("loadmanager", "a:1")

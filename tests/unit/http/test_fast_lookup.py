@@ -22,6 +22,7 @@ from loadmanager.http.lookup_routes import FastLookups
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import FAST_PATH, FastPath, _LimitedConnection
+from loadmanager.net.tracing import ENDPOINT
 
 PATH = "/lookup/v2/topic/persistent/t/ns/x"
 HEAD = "Host: 127.0.0.1:8080\r\nAccept: application/json\r\n"
@@ -168,8 +169,9 @@ async def test_fast_answer_needs_a_valid_token_seen_before() -> None:
         await eventually(lambda: fast_path(as_(soon).encode()) is None)
 
 
-async def test_fast_lookups_are_off_when_tracing() -> None:
-    async with a_leader(otlp_endpoint="http://127.0.0.1:9") as (_, leader):
+async def test_fast_lookups_are_off_when_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
+    async with a_leader() as (_, leader):
         assert FAST_PATH not in leader.app
 
 
