@@ -50,7 +50,7 @@ def cases(draw: st.DrawFn, *, with_past: bool = True) -> Case:
 percentages = st.floats(0, 100)
 
 
-@given(cases(), percentages, percentages, st.floats(0, 120))
+@given(cases(), percentages, percentages, st.floats(0.01, 120))
 def test_limits_are_never_exceeded(case: Case, cycle: float, hour: float, cool_down: float) -> None:
     settings = PlannerSettings(
         max_load_moved_per_cycle_percentage=cycle,

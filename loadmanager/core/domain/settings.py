@@ -363,21 +363,23 @@ class PlannerSettings:
     return_cool_down_minutes: float = setting(
         "loadBalancerReturnCoolDownMinutes",
         60,
-        "Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
+        (
+            "Shedding does not return a bundle to a broker that it has left within this time. A circuit breaker stops"
+            " what goes to and fro all the same. A bundle that returns twice within four hours is not shed for an hour."
+            " Shedding stops for half an hour when 20 % of all load returned within four hours, or 50 % moved again"
+            " within two. 0: neither of both."
+        ),
         ge=0,
         le=100_000,
-    )
-    churn_breaker_enabled: bool = setting(
-        "loadBalancerChurnBreakerEnabled",
-        True,
-        (
-            "Circuit breaker: a bundle that returns twice within four hours is not shed for an hour. Shedding stops for"
-            " half an hour when 20 % of all load returned within four hours, or 50 % moved again within two."
-        ),
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     fitted: frozenset[str] = frozenset()
     """Fields without a configured value: scaled with the load of the fleet, up to their default."""
+
+    @property
+    def has_churn_breaker(self) -> bool:
+        """Return True unless bundles may return at any time."""
+        return self.return_cool_down_minutes > 0
 
     @property
     def sick_after_s(self) -> float | None:

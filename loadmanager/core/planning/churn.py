@@ -118,7 +118,7 @@ class MoveMemory:
         longest_s = max(BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S)
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
         moves = self.moves[max(outdated, len(self.moves) - MOST_MOVES) :]
-        if not settings.churn_breaker_enabled:
+        if not settings.has_churn_breaker:
             return MoveMemory(moves)
         return MoveMemory(
             moves,
@@ -212,7 +212,7 @@ def noted(
     memory = MoveMemory.of(state).at(at_s, settings)
     move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
-    memory, verdicts = _judge(memory, move) if move.is_own and settings.churn_breaker_enabled else (memory, [])
+    memory, verdicts = _judge(memory, move) if move.is_own and settings.has_churn_breaker else (memory, [])
     return memory.into(state), verdicts
 
 

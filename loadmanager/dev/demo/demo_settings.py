@@ -108,9 +108,8 @@ _BY_LATEST_REPORTS = {
 ten reports: both are too slow for the demo."""
 
 _HOURS_IN_MINUTES = {
-    "loadBalancerReturnCoolDownMinutes": 0.5,
+    "loadBalancerReturnCoolDownMinutes": 0,
     "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
-    "loadBalancerChurnBreakerEnabled": False,
 }
 """Limits on churn, scaled from hours to the minutes of the demo."""
 

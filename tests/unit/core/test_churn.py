@@ -204,7 +204,7 @@ def test_bundle_returned_by_an_operator_does_not_count_as_moved_back() -> None:
 
 
 def test_bundle_that_keeps_returning_is_frozen_for_an_hour() -> None:
-    settings = PlannerSettings(return_cool_down_minutes=0)
+    settings = PlannerSettings(return_cool_down_minutes=0.1)
     state = moved({}, 0, A, B, at_s=NOW_S - 30, share=0.01)
     state = moved(state, 0, B, A, at_s=NOW_S - 20, share=0.01)
     state, said = churn.noted(state, bundle(0), A, B, 0.01, settings, at_s=NOW_S - 10, is_own=True)
@@ -255,12 +255,12 @@ def test_breaker_trips_on_load_moved_again() -> None:
 
 
 def test_disabled_breaker_neither_trips_nor_stays_tripped() -> None:
-    off = PlannerSettings(churn_breaker_enabled=False)
+    off = PlannerSettings(return_cool_down_minutes=0)
     state = moved({}, 0, A, B, at_s=NOW_S - 20, share=0.3, settings=off)
     state, verdicts = churn.noted(state, bundle(0), B, A, 0.3, off, at_s=NOW_S - 10, is_own=True)
     assert (verdicts, MoveMemory.of(state).stopped_until_s) == ([], 0.0)
     stopped = MoveMemory(frozen_until_s={bundle(1): NOW_S + 5}, stopped_until_s=NOW_S + 5).into({})
-    assert limited(a_plan(unload(1)), of_loads(1, 1, 98), stopped, churn_breaker_enabled=False)[0] == [bundle(1)]
+    assert limited(a_plan(unload(1)), of_loads(1, 1, 98), stopped, return_cool_down_minutes=0)[0] == [bundle(1)]
     assert churn.standing_limits(stopped, of_loads(1, 1), off, NOW_S, 0.0) == []
 
 
