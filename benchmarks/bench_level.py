@@ -53,8 +53,7 @@ TARGET_GAP, TARGET_MOVED, TARGET_MIB = 1.035, 1.15, 1024
 REPEATS = 3
 BUNDLES_PER_NAMESPACE = 100
 KIB_PER_MIB = 1024
-SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level", level_evenness_percentage=10)
-"""With this evenness the target is that of the searches."""
+SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 
 
 def processor_s(action: Callable[[], object], repeats: int = REPEATS) -> float:

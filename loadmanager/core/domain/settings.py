@@ -322,13 +322,6 @@ class PlannerSettings:
         False,
         "The leader merges cold neighbours of one owner; off: only by command.",
     )
-    level_evenness_percentage: float = setting(
-        "loadBalancerLevelEvennessPercentage",
-        3,
-        "Level: relieves brokers that are used this many per cent above the level that all could have.",
-        gt=0,
-        le=1_000,
-    )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",
         True,

@@ -18,22 +18,23 @@ from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     MOST_RESTING,
     REST_S,
+    TARGET_HEAT,
     URGENT_HEAT,
     BrokerObservation,
     Budget,
-    HeatThresholds,
     LevelMemory,
     find_budget,
     get_noise,
     is_urgent,
     lacks_headroom,
+    margin_of,
+    relief_threshold_s,
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
-THRESHOLDS = HeatThresholds.of(SETTINGS)
 NOW_S = 1_000_000.0
 
 
@@ -63,16 +64,16 @@ def observe_each_minute(memory: LevelMemory, minutes: int, excess: float, **more
     return memory
 
 
-# HeatThresholds
+# Thresholds
 
 
 def test_margin_is_the_evenness_or_the_noise() -> None:
-    assert THRESHOLDS.margin(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
-    assert 1 < THRESHOLDS.target < 1.03
+    assert margin_of(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
+    assert 1 < TARGET_HEAT < 1.03
 
 
 def test_noisier_broker_needs_more_excess() -> None:
-    still, usual, noisy = THRESHOLDS.relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
+    still, usual, noisy = relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
     assert still == pytest.approx(0.05 * 300), "a broker 5 % above the trigger waits for the calm"
     assert still < usual < noisy
 
@@ -82,8 +83,8 @@ def test_noise_alone_never_reaches_the_relief_threshold_in_a_week() -> None:
     for noise in (0.01, 0.05, 0.15):
         heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
         threshold_s, trigger = (
-            float(THRESHOLDS.relief_threshold_s(np.array(noise))),
-            1 + float(THRESHOLDS.margin(np.array(noise))),
+            float(relief_threshold_s(np.array(noise))),
+            1 + float(margin_of(np.array(noise))),
         )
         for own in heats:
             excess_s = 0.0

@@ -408,7 +408,7 @@ def test_rise_in_load_moves_bundles_once_it_has_stood() -> None:
 
 def test_broker_within_the_evenness_sheds_nothing() -> None:
     found = shed(cluster(a=carrying("a", [2.0] * 41), b=carrying("b", [2.0] * 40)))
-    assert "not more than loadBalancerLevelEvennessPercentage 3 % or its noise 0 %" in verdict_of(found, "a")
+    assert "not more than 3 % or its noise 0 %" in verdict_of(found, "a")
     assert verdict_of(found, "b").endswith("is not above level 67.95 %")
 
 

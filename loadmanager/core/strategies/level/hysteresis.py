@@ -67,8 +67,12 @@ NEARLY_FULL = 0.85
 """Usage at which a broker lacks headroom; Pulsar's threshold of an overloaded broker."""
 MOST_RESTING = 5_000
 """Maximum number of remembered moves; the latest are kept."""
-_TARGET_PART = 0.3
-"""Distance of the target above the level, as a part of the evenness."""
+EVENNESS = 0.03
+"""Distance of the trigger above the level without noise. Less is within the error of reports, and no client notices
+it.
+"""
+TARGET_HEAT = 1 + 0.3 * EVENNESS
+"""Heat to which a broker is relieved: well below the trigger, so that it does not soon become hot again."""
 _RELIEF_EXCESS = 0.05
 """Excess per calm period at which a noise-free broker is relieved."""
 _NOISE_SAFETY_S = 5000.0
@@ -88,26 +92,15 @@ _MOST_SKIPS = 4
 _HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class HeatThresholds:
-    """Thresholds: trigger above the level, and target heat."""
+def margin_of(noise: FloatArray) -> FloatArray:
+    """Return the distance (M,) of the trigger above the heat that brokers with this noise can reach."""
+    return np.maximum(EVENNESS, noise)
 
-    evenness: float
-    target: float
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> HeatThresholds:
-        evenness = settings.level_evenness_percentage / 100
-        return cls(evenness=evenness, target=1 + _TARGET_PART * evenness)
-
-    def margin(self, noise: FloatArray) -> FloatArray:
-        """Return the distance (M,) of the trigger above the heat that brokers with this noise can reach."""
-        return np.maximum(self.evenness, noise)
-
-    def relief_threshold_s(self, noise: FloatArray) -> FloatArray:
-        """Return the excess (M,) at which brokers are relieved."""
-        by_noise = _NOISE_SAFETY_S * noise * noise / np.maximum(self.evenness, noise)
-        return np.asarray(np.maximum(_RELIEF_EXCESS * CALM_S, by_noise))
+def relief_threshold_s(noise: FloatArray) -> FloatArray:
+    """Return the excess (M,) at which brokers are relieved."""
+    by_noise = _NOISE_SAFETY_S * noise * noise / margin_of(noise)
+    return np.asarray(np.maximum(_RELIEF_EXCESS * CALM_S, by_noise))
 
 
 def lacks_headroom(excess: FloatArray, used: FloatArray) -> BoolArray:

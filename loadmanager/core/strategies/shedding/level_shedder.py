@@ -36,16 +36,19 @@ from loadmanager.core.strategies.level.forced_moves import find_forced
 from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     COLD,
+    EVENNESS,
     REST_EXCESS_S,
     REST_S,
+    TARGET_HEAT,
     BrokerMemory,
     BrokerObservation,
-    HeatThresholds,
     LevelMemory,
     find_budget,
     get_noise,
     is_urgent,
     lacks_headroom,
+    margin_of,
+    relief_threshold_s,
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat, compute_level
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
@@ -88,7 +91,7 @@ class LevelReason(Reason):
     )
     MISPLACED = entry("Shed {bundles_taken} of {bundles} bundles because isolation policies do not allow them here")
     NEAR_LEVEL = entry(
-        f"No move because {_IS_HOT}, not more than {{=level_evenness_percentage}} % or its noise {{noise_percent}} %"
+        f"No move because {_IS_HOT}, not more than {100 * EVENNESS:.0f} % or its noise {{noise_percent}} %"
     )
     BELOW_LEVEL = entry("No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %")
     INDIVISIBLE = entry(
@@ -145,7 +148,7 @@ class Level:
         """Return the usage points by which the broker's most used resource is below the trigger."""
         loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        margin = HeatThresholds.of(self.settings).margin(_noise(snapshot, loads, state))
+        margin = margin_of(_noise(snapshot, loads, state))
         trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
@@ -194,7 +197,6 @@ class _Round:
 
     def __init__(self, settings: PlannerSettings, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
-        self._thresholds = thresholds = HeatThresholds.of(settings)
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
         memory, registrations = LevelMemory.of(state), snapshot.brokers.registrations
@@ -202,14 +204,14 @@ class _Round:
         self._loads, self._indivisible = _with_indivisible(self._mean, snapshot)
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
-        self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + thresholds.margin(self._noise)
+        self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + margin_of(self._noise)
         self._excess = self._heat - self._trigger
         used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
         self._urgent = is_urgent(self._excess, self._heat, used)
         self._lacks_headroom = lacks_headroom(self._excess, used)
         self._memory = self._memory_after_pass(memory)
         self._seen = self._memory.seen(registrations)
-        self._relief_threshold_s = thresholds.relief_threshold_s(self._noise)
+        self._relief_threshold_s = relief_threshold_s(self._noise)
         has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._relief_threshold_s
         self._due = self._urgent | (self._excess > 0) & has_waited
         self._searched = self._due & np.array([seen.skips == 0 for seen in self._seen])
@@ -316,7 +318,7 @@ class _Round:
             share=self._share,
             cost=self._share * move_costs(snapshot, self._settings.level_move_costs),
             noise=self._noise,
-            target=self._thresholds.target,
+            target=TARGET_HEAT,
             fills=False,
             budget=self._budget,
             classes=limits.classes,
@@ -411,7 +413,6 @@ class _Round:
             "over_percent": 100 * (float(self._heat[broker]) - 1),
             "noise_percent": 100 * float(self._noise[broker]),
             "bundles": int(self._snapshot.brokers.bundle_count[broker]),
-            **self._settings.as_figures("level_evenness_percentage"),
         }
 
 
