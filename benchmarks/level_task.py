@@ -24,7 +24,6 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
         givers=everybody,
         receivers=everybody,
         share=share,
-        cost=share,
         noise=np.zeros(brokers),
         target=target,
         fills=False,

@@ -28,7 +28,6 @@ from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
-from loadmanager.core.strategies.level.move_prices import parse_move_cost
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_pair
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
@@ -53,11 +52,6 @@ def _namespace(name: str) -> str:
     return str(NamespaceName.parse(name))
 
 
-def _move_cost(text: str) -> str:
-    parse_move_cost(text)
-    return text
-
-
 SheddingName = Annotated[str, AfterValidator(lambda name: _require_known(name, SHEDDING_STRATEGIES))]
 _PlacementName = Annotated[str, AfterValidator(lambda name: _require_known(name, PLACEMENT_STRATEGIES))]
 _AlgorithmName = Annotated[str, AfterValidator(lambda name: _require_known(name, SPLIT_ALGORITHMS))]
@@ -67,7 +61,6 @@ _CHECKED_TYPES: dict[str, Any] = {
     "shedding_strategy": SheddingName,
     "namespace_bundle_split_algorithm": _AlgorithmName,
     "supported_split_algorithms": tuple[_AlgorithmName, ...],
-    "level_move_costs": frozenset[Annotated[str, AfterValidator(_move_cost)]],
 }
 """Planner settings with checks that the core does not make, by field name of `PlannerSettings`."""
 

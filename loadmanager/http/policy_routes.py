@@ -27,7 +27,7 @@ from loadmanager.core.domain.policies import (
     match_policy,
     namespaces_to_unload,
 )
-from loadmanager.core.domain.settings import KEYS, NAMING_NAMESPACES
+from loadmanager.core.domain.settings import NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, LeaderHandlers, unloading_timeout_s
@@ -53,7 +53,6 @@ _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
 _MATCHES = "/loadbalance/v1/matches"
-_MOVE_COSTS = KEYS["level_move_costs"]
 _SHOWN_MATCHES = 10
 
 _Data = TypeVar("_Data")
@@ -274,8 +273,7 @@ class PolicyHandlers(LeaderHandlers[Node]):
         """Return the namespaces that a setting names, sorted."""
         if key not in NAMING_NAMESPACES:
             raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(NAMING_NAMESPACES)}")
-        entries = getattr(self._node.live.current, to_snake(key))
-        return sorted(entry.partition("=")[0] for entry in entries) if key == _MOVE_COSTS else sorted(entries)
+        return sorted(getattr(self._node.live.current, to_snake(key)))
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
         of_namespaces = [

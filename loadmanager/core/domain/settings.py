@@ -330,14 +330,6 @@ class PlannerSettings:
             " that of its peers."
         ),
     )
-    level_move_costs: frozenset[str] = setting(
-        "loadBalancerLevelMoveCosts",
-        frozenset(),
-        (
-            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
-            " consumers lose a cache, 0.5 for one that nobody minds."
-        ),
-    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,
@@ -387,7 +379,7 @@ class PlannerSettings:
 KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
 """Configuration key of each field."""
 
-NAMING_NAMESPACES = (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"], "availableNamespaces")
+NAMING_NAMESPACES = (KEYS["shedding_excluded_namespaces"], "availableNamespaces")
 """Keys of the settings that name namespaces."""
 
 AS_PULSAR: dict[str, str] = {

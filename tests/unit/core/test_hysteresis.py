@@ -32,7 +32,6 @@ from loadmanager.core.strategies.level.hysteresis import (
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
-from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 NOW_S = 1_000_000.0
@@ -265,22 +264,6 @@ def test_deviation_compares_a_fresh_report_with_bundle_means() -> None:
     assert np.isnan(find_deviation(later)).all()
     moving = replace(found, brokers=replace(found.brokers, settled=np.array([True, False, True])), _derived={})
     assert find_deviation(moving) == pytest.approx([0.25, math.nan, math.nan], nan_ok=True), "a report from before"
-
-
-# Costs of moves
-
-
-def test_move_costs_apply_to_their_namespace() -> None:
-    found = with_sigma([0.0] * 3, a=[5.0, 5.0], b=[20.0])
-    assert move_costs(found, {"tenant/a=5", "other/a=9"}).tolist() == [5.0, 5.0, 1.0]
-    assert move_costs(found, ()).tolist() == [1.0, 1.0, 1.0]
-    assert parse_move_cost("shop/cache=0.5") == ("shop/cache", 0.5)
-
-
-@pytest.mark.parametrize("text", ["", "shop/cache", "shop/cache=", "shop=3", "/cache=3", "shop/cache=-1", "shop/c=nan"])
-def test_invalid_move_cost_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected tenant/namespace=factor"):
-        parse_move_cost(text)
 
 
 # Properties

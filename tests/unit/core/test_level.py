@@ -387,17 +387,6 @@ def test_resting_bundle_moves_only_to_a_newer_broker() -> None:
     assert 0 not in {each.broker for each in shed(grown, put_since).bundles}
 
 
-def test_cheaper_bundles_move_first() -> None:
-    own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
-    for dear, cheap in (("x", "y"), ("y", "x")):
-        used = 840.0 * 1000, GBIT
-        a = report(own, last_update_ms=round(NOW_S * 1000), bandwidth_in=used, bandwidth_out=used)
-        busy = cluster(a=a, b=carrying("b", [5.0] * 4))
-        settings = replace(SETTINGS, level_move_costs=frozenset({f"tenant/{dear}=9"}))
-        moved = [busy.bundles.names[row] for pick in shed(busy, settings=settings).bundles for row in pick.bundles]
-        assert {name.split("/")[1] for name in moved} == {cheap}
-
-
 def test_rise_in_load_moves_bundles_once_it_has_stood() -> None:
     known = {bundle(i, "tenant/a"): averages(throughput(8.5)) for i in range(6)}
     known |= {bundle(i, "tenant/b"): averages(throughput(8.0)) for i in range(6)}

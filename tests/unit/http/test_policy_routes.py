@@ -124,7 +124,7 @@ async def test_matches_of_patterns_and_names_are_counted() -> None:
         assert await told("failureDomain=d") == [*domain, *stranded]
         excluded = [("namespaces", "t/ns", 1, 8), ("namespaces", "t/x", 0, 0)]
         assert await told(f"setting={key}") == [*excluded, *stranded]
-        assert await told("setting=loadBalancerLevelMoveCosts") == stranded
+        assert await told("setting=availableNamespaces") == stranded
         assert (await leader.get("/loadbalance/v1/matches?policy=q")).status == 404
         assert (await leader.get("/loadbalance/v1/matches?setting=x")).status == 400
 

@@ -41,8 +41,8 @@ class _Selection:
         rows = rows[(task.loads.need[rows] <= _room(draft)).all(axis=1)]
         self.rows, self.of = rows, number[draft.at[rows]]
         self.size = task.loads.need[rows] * draft.per_need[hot][self.of]
-        self.cost = task.cost[rows]
-        self.cost_of_any = _FIXED_COST * float(task.cost[task.movable].mean()) if len(rows) else 0.0
+        self.cost = task.share[rows]
+        self.cost_of_any = _FIXED_COST * float(task.share[task.movable].mean()) if len(rows) else 0.0
         self.heat, self.part = draft.heat[hot], draft.part[hot]
         self.excess = np.maximum(self.heat - goal, 0.0)
         self.target = draft.target

@@ -62,7 +62,7 @@ class _Search:
         self.stuck = np.zeros(len(self.heat), dtype=bool)
         self.spent = False
         self.rooms_tried = self.steps = 0
-        self.cost_of_any = float(task.cost[task.movable].mean()) if task.movable.any() else 0.0
+        self.cost_of_any = float(task.share[task.movable].mean()) if task.movable.any() else 0.0
         self.owned: list[Rows] = []
 
     def run(self) -> SearchResult:
@@ -144,8 +144,7 @@ class _Search:
         more = need[given][:, None, :] - need[returned]
         gain = self._gains(source, others, -more, more)
         cost = self._cost(given)[:, None] + self._cost(returned)
-        share = self._share(given)[:, None] + self._share(returned)
-        is_within = self.draft.moved + share <= self.task.budget + ROUNDING
+        is_within = self.draft.moved + cost <= self.task.budget + ROUNDING
         gain = np.where(is_within & (gain >= self.scale.least_gain(self.heat) * cost), gain, 0.0)
         gain_by_cost = gain / (cost + 2 * self.cost_of_any + ROUNDING)
         for place in np.argsort(-gain_by_cost, axis=None, kind="stable")[:_MOST_ASKED].tolist():
@@ -207,7 +206,7 @@ class _Search:
         origins = task.assigned[rows]
         with_it = self.heat[origins] + task.loads.need[rows] * self.per_need[origins]
         rows = rows[(with_it <= goal).all(axis=1)]
-        for row in rows[np.argsort(-task.cost[rows], kind="stable")].tolist():
+        for row in rows[np.argsort(-task.share[rows], kind="stable")].tolist():
             origin = int(task.assigned[row])
             if (self.heat[origin] + task.loads.need[row] * self.per_need[origin]).max() <= goal:
                 self._put(SearchMove(row, int(self.at[row]), origin))
@@ -242,7 +241,7 @@ class _Search:
         rows = rows[self._cost(rows) <= worth]
         if self.draft.moved == 0 and self.task.budget > 0:
             return rows
-        within = self._share(rows) <= self.task.budget - self.draft.moved + ROUNDING
+        within = self._cost(rows) <= self.task.budget - self.draft.moved + ROUNDING
         self.spent |= not within.all()
         return np.asarray(rows[within])
 
@@ -286,16 +285,12 @@ class _Search:
         is_cooler = np.maximum(with_it.max(axis=2), left.max(axis=2)) < self.heat[source].max()
         return np.where(is_cooler, gain, 0.0)
 
-    def _share(self, rows: Rows) -> FloatArray:
+    def _cost(self, rows: Rows) -> FloatArray:
         """Return the share of all load (k,) that the bundles' moves add; 0 for moved ones."""
         return np.where(self.at[rows] == self.task.assigned[rows], self.task.share[rows], 0.0)
 
-    def _cost(self, rows: Rows) -> FloatArray:
-        """Return the cost (k,) that the bundles' moves add; 0 for moved ones."""
-        return np.where(self.at[rows] == self.task.assigned[rows], self.task.cost[rows], 0.0)
-
     def _cost_of_all(self) -> float:
-        return float(self.task.cost[self.at != self.task.assigned].sum())
+        return float(self.task.share[self.at != self.task.assigned].sum())
 
     def _make(self, move: SearchMove) -> None:
         self._put(move)
@@ -311,7 +306,7 @@ class _Search:
         need = task.loads.need[row]
         for broker, sign in ((move.source, -1.0), (move.destination, 1.0)):
             self.heat[broker] += sign * need * self.per_need[broker]
-        self.draft.moved += float(self._share(np.array([row])).sum())
+        self.draft.moved += float(self._cost(np.array([row])).sum())
         self.at[row] = move.destination
         self.draft.moved -= float(task.share[row]) if move.destination == task.assigned[row] else 0.0
 

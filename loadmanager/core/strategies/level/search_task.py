@@ -29,8 +29,8 @@ class SearchMove:
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
     """Input of the search: masks of `movable` bundles (N,), of `givers` (M,) and `receivers` (M,). `share` (N,) of
-    all load counts towards the budget; gains are compared with `cost` (N,), in the same unit. `noise` (M,) is a part of
-    each broker's load. `fills`: moves fill receivers instead of relieving givers.
+    all load is the cost of a move: it counts towards the budget, and gains are compared with it. `noise` (M,) is a part
+    of each broker's load. `fills`: moves fill receivers instead of relieving givers.
 
     Bundles of the same class, `classes` (N,), have the same eligible `owners` (K, M) before any move. `may_move` is
     called before each move of a `limited` (N,) bundle, and of any bundle if topics are short: brokers can take
@@ -43,7 +43,6 @@ class Task:
     givers: BoolArray
     receivers: BoolArray
     share: FloatArray
-    cost: FloatArray
     noise: FloatArray
     target: float
     fills: bool

@@ -52,7 +52,6 @@ from loadmanager.core.strategies.level.hysteresis import (
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat, compute_level
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
-from loadmanager.core.strategies.level.move_prices import move_costs
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchMove, SearchResult, Task
 from loadmanager.core.strategies.shedding.level_limits import MoveLimits
@@ -316,7 +315,6 @@ class _Round:
             givers=settled,
             receivers=self._receivers,
             share=self._share,
-            cost=self._share * move_costs(snapshot, self._settings.level_move_costs),
             noise=self._noise,
             target=TARGET_HEAT,
             fills=False,
