@@ -15,11 +15,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from loadmanager.config.node_settings import Settings
 from loadmanager.core.constraints.filters import (
     CONTROLS,
     SIMPLE,
@@ -90,11 +90,15 @@ class DecidedLine:
 class Decider(ABC):
     """Applies one strategy to line after line; `overrides` are settings that take precedence over those of the lines.
 
-    Raises `ConfigurationError` for invalid overrides, and `UnknownStrategyError`.
+    A given `shedding` or `placement` strategy replaces the configured one. Raises `ConfigurationError` for invalid
+    overrides, and `UnknownStrategyError`.
     """
 
-    def __init__(self, overrides: Mapping[str, str]) -> None:
+    def __init__(
+        self, overrides: Mapping[str, str], *, shedding: str | None = None, placement: str | None = None
+    ) -> None:
         self._overrides = overrides
+        self._settings = partial(settings_for, shedding=shedding, placement=placement)
         self._state: State = {}
         self._settings(overrides, "--set")
 
@@ -113,9 +117,6 @@ class Decider(ABC):
         return decided
 
     @abstractmethod
-    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings: ...
-
-    @abstractmethod
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
 
     def _with_state(self, name: str, state: State) -> State:
@@ -127,10 +128,7 @@ class ShedDecider(Decider):
 
     def __init__(self, strategy: str, overrides: Mapping[str, str]) -> None:
         self._strategy = strategy
-        super().__init__(overrides)
-
-    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
-        return settings_for(configuration, where, shedding=self._strategy)
+        super().__init__(overrides, shedding=strategy)
 
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         del where
@@ -154,10 +152,7 @@ class PlaceDecider(Decider):
         self._strategy = strategy
         self._bundle = bundle
         self._rng = rng
-        super().__init__(overrides)
-
-    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
-        return settings_for(configuration, where, placement=self._strategy)
+        super().__init__(overrides, placement=strategy)
 
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         bundle = self._bundle

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import HashFunction, TopicLoad, topic_hash
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Verdict
@@ -28,7 +27,6 @@ from loadmanager.core.strategies.splitting.split_round import (
     sum_rates,
 )
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.decision_settings import settings_for
 from loadmanager.lab.decide.dump_decision import DecidedLine, Decider
 from loadmanager.lab.decide.dump_validation import check_bundle, declared_bundles, parse_bundle
 from loadmanager.wire.dump_line import DumpLine
@@ -53,9 +51,6 @@ class SplitDecider(Decider):
         self._bundle = bundle
         self._positions = positions
         super().__init__(overrides)
-
-    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
-        return settings_for(configuration, where)
 
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         taken_at_ms = line.get("takenAt", 0)
