@@ -10,7 +10,6 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from loadmanager.dev.embedded.processes import ServerProcesses
@@ -125,9 +124,7 @@ class ZooKeeperServer:
 
     def restart(self) -> None:
         """Stop the server gracefully if it runs, and start it again."""
-        place = self._get_place()
-        if self.is_running:
-            place.processes.stop(place.name)
+        ZooKeeperServer.stop(self)  # keeps the folder, unlike `stop` of `EmbeddedZooKeeper`
         self.start()
 
     def counters(self) -> dict[str, str]:
@@ -166,9 +163,7 @@ class ZooKeeperServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _get_place(self) -> ServerPlace:
