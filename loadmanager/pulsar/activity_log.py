@@ -92,24 +92,17 @@ def as_record(entry: ComparisonEntry) -> dict[str, Any]:
     """Return the entry as a JSON object. Figures in `why` are exact; those in sentences are rounded."""
     return {
         "at": entry.at_ms,
-        "subject": entry.verdict.subject,
-        "reason": entry.reason.value,
+        **_verdict_record(entry.verdict),
         "moved": entry.verdict.acted,
-        "sentence": _round_figures(entry.verdict).sentence(),
-        "remedy": _round_figures(entry.verdict).remedy(),
         "bytesPerS": entry.load,
-        "why": dict(entry.verdict.why),
-        "because": [
-            {
-                "subject": each.subject,
-                "reason": each.verdict.value,
-                "sentence": _round_figures(each).sentence(),
-                "remedy": _round_figures(each).remedy(),
-                "why": dict(each.why),
-            }
-            for each in entry.because
-        ],
+        "because": [*map(_verdict_record, entry.because)],
     }
+
+
+def _verdict_record(verdict: Verdict) -> dict[str, Any]:
+    rounded = _round_figures(verdict)
+    explained = {"sentence": rounded.sentence(), "remedy": rounded.remedy(), "why": dict(verdict.why)}
+    return {"subject": verdict.subject, "reason": verdict.verdict.value, **explained}
 
 
 def round_figure(figure: float) -> str:
