@@ -16,7 +16,7 @@ from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.agent.ownership_query import OpenTopics, OwnershipQuestions
 from loadmanager.agent.presence import BrokerProcess, PresencePhase
 from loadmanager.agent.registration import Registrar, StoreRollback
-from loadmanager.agent.reporter import Identity, Reporter
+from loadmanager.agent.reporter import Reporter, identity_of
 from loadmanager.agent.unload_handler import UnloadHandler, WarmUp
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.config.agent_settings import AgentSettings
@@ -228,7 +228,7 @@ class Agent:
 
     def _make_reporter(self, agent_url: str) -> Reporter:
         return Reporter(
-            Identity.of(self._settings, agent_url, self._life.name),
+            identity_of(self._settings, agent_url, self._life.name),
             self._settings,
             self.watch,
             self.namespaces,

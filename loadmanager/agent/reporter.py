@@ -41,31 +41,26 @@ LOAD_MANAGER_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManag
 """Class name in reports: readers of the format drop brokers whose load manager differs from their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Constant fields of all reports of the agent."""
-
-    broker_id: str
-    service_url: str
-    web_service_url: str
-    agent_url: str
-    agent_life: str
-    broker_lease_ms: int
-    service_url_tls: str = ""
-    web_service_url_tls: str = ""
-
-    @classmethod
-    def of(cls, settings: AgentSettings, agent_url: str, agent_life: str) -> Identity:
-        return cls(
-            broker_id=settings.broker_id,
-            service_url=settings.broker_service_url,
-            web_service_url=settings.broker_web_service_url or f"http://{settings.broker_id}",
-            agent_url=agent_url,
-            agent_life=agent_life,
-            broker_lease_ms=settings.broker_lease_ms,
-            service_url_tls=settings.broker_service_url_tls,
-            web_service_url_tls=settings.broker_web_service_url_tls,
-        )
+def identity_of(settings: AgentSettings, agent_url: str, agent_life: str) -> LocalBrokerData:
+    """Return the constant fields of all reports of the agent."""
+    urls = {
+        "pulsarServiceUrl": settings.broker_service_url,
+        "pulsarServiceUrlTls": settings.broker_service_url_tls,
+        "webServiceUrl": settings.broker_web_service_url or f"http://{settings.broker_id}",
+        "webServiceUrlTls": settings.broker_web_service_url_tls,
+    }
+    return {
+        "brokerId": settings.broker_id,
+        **cast("LocalBrokerData", {name: url for name, url in urls.items() if url}),
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": True,
+        "protocols": {AGENT_PROTOCOL: agent_url},
+        "advertisedListeners": {},
+        "loadManagerClassName": LOAD_MANAGER_CLASS,
+        "loadReportType": "LocalBrokerData",
+        "agentLife": agent_life,
+        "brokerLeaseMs": settings.broker_lease_ms,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +82,26 @@ class _Report:
 
 
 def build_report(
-    identity: Identity, now: ReportSources, written: LocalBrokerData | None, now_ms: int
+    identity: LocalBrokerData, now: ReportSources, written: LocalBrokerData | None, now_ms: int
 ) -> LocalBrokerData:
-    """Build the current report. Gains and losses are relative to `written`, the last report in the store."""
+    """Build the current report; `identity` has its constant fields.
+
+    Gains and losses are relative to `written`, the last report in the store.
+    """
     names = sorted(now.bundles)
     before = set((written or {}).get("bundles") or ())
-    record = LocalBrokerData(
-        brokerId=identity.broker_id,
-        webServiceUrl=identity.web_service_url,
-        persistentTopicsEnabled=True,
-        nonPersistentTopicsEnabled=True,
+    record: LocalBrokerData = {
+        **identity,
         **cast("LocalBrokerData", {name: _wire(resource) for name, resource in now.usage.by_name().items()}),
-        lastUpdate=now_ms,
-        lastStats={name: now.bundles[name] for name in names},
-        numBundles=len(names),
-        bundles=names,
-        lastBundleGains=[name for name in names if name not in before],
-        lastBundleLosses=sorted(before.difference(names)),
-        brokerVersionString=now.version,
-        protocols={AGENT_PROTOCOL: identity.agent_url},
-        advertisedListeners={},
-        loadManagerClassName=LOAD_MANAGER_CLASS,
-        startTimestamp=now.start_timestamp_ms,
-        loadReportType="LocalBrokerData",
-        agentLife=identity.agent_life,
-        brokerLeaseMs=identity.broker_lease_ms,
-    )
-    if identity.service_url:
-        record["pulsarServiceUrl"] = identity.service_url
-    if identity.service_url_tls:
-        record["pulsarServiceUrlTls"] = identity.service_url_tls
-    if identity.web_service_url_tls:
-        record["webServiceUrlTls"] = identity.web_service_url_tls
+        "lastUpdate": now_ms,
+        "lastStats": {name: now.bundles[name] for name in names},
+        "numBundles": len(names),
+        "bundles": names,
+        "lastBundleGains": [name for name in names if name not in before],
+        "lastBundleLosses": sorted(before.difference(names)),
+        "brokerVersionString": now.version,
+        "startTimestamp": now.start_timestamp_ms,
+    }
     if now.health is not None and (figures := now.health.model_dump(by_alias=True, exclude_none=True)):
         record["health"] = cast("HealthData", figures)
     if now.stuck is not None:
@@ -139,7 +122,7 @@ class Reporter:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: LocalBrokerData,
         settings: AgentSettings,
         watch: BrokerWatch,
         namespaces: NamespaceCache,

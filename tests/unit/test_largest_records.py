@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from loadmanager.agent.host_usage import HostUsage
-from loadmanager.agent.reporter import Identity, ReportSources, build_report, pack_report
+from loadmanager.agent.reporter import ReportSources, build_report, identity_of, pack_report
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, cut_at
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
@@ -23,7 +24,8 @@ from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_
 
 RNG = np.random.default_rng(1)
 NAME = NamespaceName.parse("tenant/namespace")
-IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
+SETTINGS = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
+IDENTITY = identity_of(SETTINGS, "http://127.0.0.1:9090", "here/1")
 BUNDLES = cut_at(
     (0, *np.unique(RNG.integers(1, 2**32 - 1, MAX_BUNDLES - 1)).tolist(), 2**32 - 1), HashFunction.MURMUR3_32
 )

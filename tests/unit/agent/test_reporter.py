@@ -8,7 +8,7 @@ from support.clock import ManualClock
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.reporter import Identity, Reporter, ReportSources, build_report
+from loadmanager.agent.reporter import Reporter, ReportSources, build_report, identity_of
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.resources import HealthFigures
@@ -22,7 +22,14 @@ from loadmanager.wire.broker_data import (
 )
 from loadmanager.wire.http_bodies import BrokerStats, HealthStats
 
-IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
+SETTINGS = AgentSettings(
+    broker_id="a:8080",
+    broker_url="http://a:1",
+    broker_service_url="pulsar://a:6650",
+    load_manager_urls=("http://n:8080",),
+    broker_lease_ms=3000,
+)
+IDENTITY = identity_of(SETTINGS, "http://127.0.0.1:9090", "here/1")
 LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
 
 
@@ -97,14 +104,16 @@ def test_report_has_the_agent_life_and_lease_length() -> None:
 
 
 def test_tls_urls_are_published_only_by_brokers_that_have_them() -> None:
-    by_tls = replace(IDENTITY, service_url_tls="pulsar+ssl://a:6651", web_service_url_tls="https://a:8443")
-    written = build_report(by_tls, a_situation(), None, 0)
+    urls = {"broker_service_url_tls": "pulsar+ssl://a:6651", "broker_web_service_url_tls": "https://a:8443"}
+    by_tls = SETTINGS.model_copy(update=urls)
+    written = build_report(identity_of(by_tls, "", ""), a_situation(), None, 0)
     assert (written["pulsarServiceUrlTls"], written["webServiceUrlTls"]) == ("pulsar+ssl://a:6651", "https://a:8443")
     assert not {"pulsarServiceUrlTls", "webServiceUrlTls"} & build_report(IDENTITY, a_situation(), None, 0).keys()
 
 
 def test_broker_without_service_url_publishes_none() -> None:
-    assert "pulsarServiceUrl" not in build_report(replace(IDENTITY, service_url=""), a_situation(), None, 0)
+    without = SETTINGS.model_copy(update={"broker_service_url": ""})
+    assert "pulsarServiceUrl" not in build_report(identity_of(without, "", ""), a_situation(), None, 0)
 
 
 def test_health_is_published_only_when_the_broker_states_it() -> None:
@@ -123,10 +132,9 @@ class Reporting:
         self.clock, self.measured_s, self.fault = ManualClock(), 0.0, ""
         self.registration = Mock(incarnation=7, is_overwritten=False, publish=AsyncMock())
         self.watch = Mock(stats=stats, loads={})
-        settings = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
         self.reporter = Reporter(
             IDENTITY,
-            settings,
+            SETTINGS,
             self.watch,
             Mock(refresh=AsyncMock()),
             HostUsage,
