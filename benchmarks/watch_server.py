@@ -19,7 +19,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Registration, Stamp, assign, complete, release
 from loadmanager.http.app import make_app
-from loadmanager.http.responses import encode_event, event_stream
+from loadmanager.http.messages import encode_event, event_stream
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.store import paths

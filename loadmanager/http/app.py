@@ -23,13 +23,13 @@ from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers, ImportHandlers, LearnedHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.lookup_routes import BatchLookupHandlers, FastLookups, LookupHandlers, OwnershipHandlers
+from loadmanager.http.messages import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
 from loadmanager.http.namespace_routes import AdminHandlers, BundleHandlers
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.policy_routes import AntiAffinityHandlers, PolicyHandlers
 from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
-from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.node import Node

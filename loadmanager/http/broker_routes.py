@@ -16,8 +16,8 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
+from loadmanager.http.messages import json_bytes, json_response, problem
 from loadmanager.http.openapi import TEXT, Operation, Parameter, read
-from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole

@@ -13,9 +13,8 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import LeaderHandlers
+from loadmanager.http.messages import json_response, parse_body, parse_bundle
 from loadmanager.http.openapi import Operation, operate, read
-from loadmanager.http.request_bodies import parse_body, parse_bundle
-from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from loadmanager.core.domain.names import BundleName, parse_broker_id
 from loadmanager.errors import BadRequestError, NotFoundError
 from loadmanager.http.leader_proxy import LeaderHandlers
+from loadmanager.http.messages import json_response, parse_bundle, parse_number, parse_range, parse_time
 from loadmanager.http.openapi import TIME, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_bundle, parse_number, parse_range, parse_time
-from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.net.auth.gate import AccessRole

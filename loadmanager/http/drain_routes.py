@@ -10,9 +10,8 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import LeaderHandlers
+from loadmanager.http.messages import MAX_BODY_BYTES, json_response, parse_body, parse_bundle, parse_flag
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, operate, read
-from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag
-from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.wire.plan_bodies import (

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.messages import EVENTS, NOTHING_NEW, encode_event, event_stream, json_response, problem
 from loadmanager.http.openapi import Operation, Parameter, read
-from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, json_response, problem
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util import clock

@@ -15,9 +15,8 @@ from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.audit_middleware import note_change, noting
 from loadmanager.http.leader_proxy import LeaderHandlers
+from loadmanager.http.messages import MAX_BODY_BYTES, json_bytes, json_response, parse_flag, parse_value
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
-from loadmanager.http.request_bodies import parse_flag, parse_value
-from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole

@@ -14,7 +14,7 @@ from yarl import URL
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
-from loadmanager.http.responses import json_response
+from loadmanager.http.messages import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.executor import PREPARE_S
 from loadmanager.net.auth.gate import PRINCIPAL

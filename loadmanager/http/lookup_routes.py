@@ -23,10 +23,9 @@ from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.messages import answer_error, json_bytes, parse_body, parse_number, problem
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_body, parse_number
-from loadmanager.http.responses import answer_error, json_bytes, problem
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.assignment_driver import OwnerLookups
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror

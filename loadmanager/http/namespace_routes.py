@@ -22,10 +22,17 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import LeaderHandlers, unloading_timeout_s
+from loadmanager.http.messages import (
+    json_bytes,
+    json_response,
+    parse_body,
+    parse_bundle,
+    parse_flag,
+    parse_namespace,
+    problem,
+)
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
 from loadmanager.http.policy_routes import refuse_to_strand
-from loadmanager.http.request_bodies import parse_body, parse_bundle, parse_flag, parse_namespace
-from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.node import Node
 from loadmanager.wire.bundle_bodies import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.http_bodies import NamespaceAnswer, NamespacePolicies

@@ -23,8 +23,7 @@ from loadmanager import __version__
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import audited
 from loadmanager.http.leader_proxy import IS_QUESTION
-from loadmanager.http.request_bodies import refuse_foreign_page
-from loadmanager.http.responses import EVENTS, guarded, json_bytes
+from loadmanager.http.messages import EVENTS, guarded, json_bytes, refuse_foreign_page
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.http_server import SMALL_BYTES, BodyLimit

@@ -31,9 +31,8 @@ from loadmanager.core.domain.settings import NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, LeaderHandlers, unloading_timeout_s
+from loadmanager.http.messages import json_response, parse_flag, parse_namespace, parse_value, problem
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, administer, read
-from loadmanager.http.request_bodies import parse_flag, parse_namespace, parse_value
-from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole

@@ -8,10 +8,9 @@ from http import HTTPStatus
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.http.messages import json_bytes, parse_number, problem
 from loadmanager.http.metrics_text import render
 from loadmanager.http.openapi import TEXT, Operation, Parameter, read
-from loadmanager.http.request_bodies import parse_number
-from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util.process_metrics import choose_format

@@ -12,8 +12,8 @@ from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
+from loadmanager.http.messages import parse_number
 from loadmanager.http.openapi import TEXT, Operation, Parameter, operate, read
-from loadmanager.http.request_bodies import parse_number
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.util.process_metrics import add_process_metrics
 from loadmanager.wire.pulsar_records import PulsarServiceStatus

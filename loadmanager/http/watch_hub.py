@@ -24,9 +24,9 @@ from aiohttp.abc import AbstractStreamWriter
 
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.errors import BadRequestError, LoadManagerError
+from loadmanager.http.messages import EVENTS, NOTHING_NEW, encode_event, event_stream, problem
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.openapi import Operation, Parameter, read
-from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, problem
 from loadmanager.http.watch_sheet import Sheet, chunk_of
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate

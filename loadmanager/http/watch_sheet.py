@@ -21,7 +21,7 @@ import orjson
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
-from loadmanager.http.responses import encode_event
+from loadmanager.http.messages import encode_event
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, NamespaceEntry
 
 STEPS_KEPT = 256

@@ -32,7 +32,7 @@ from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually, patience
 
 from loadmanager.http import openapi
-from loadmanager.http.responses import EVENTS
+from loadmanager.http.messages import EVENTS
 
 Operation = APIOperation[Any, Any, Any, Any]
 Names = Mapping[str, Sequence[str]]

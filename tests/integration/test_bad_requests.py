@@ -10,7 +10,7 @@ import pytest
 from support.nodes import Cluster, RunningNode
 
 from loadmanager.http import openapi
-from loadmanager.http.responses import MAX_BODY_BYTES
+from loadmanager.http.messages import MAX_BODY_BYTES
 
 RANGE = "0x00000000_0x80000000"
 NAMES = {
