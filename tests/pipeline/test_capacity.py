@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.model.load import FloatArray
@@ -215,7 +215,7 @@ def test_projected_quantiles_are_ordered_and_non_negative(peaks: list[float]) ->
     assert (np.diff(found, axis=0) >= -1e-6 * max(peaks)).all()
 
 
-def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, DataFrame]:
+def growing(spark: SparkSession, days: int = 28) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Two brokers that both carry 100 messages/s more every day, at noon twice as many as else."""
     rows = [
         {
@@ -234,8 +234,9 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, 
     ]
     there = spark.createDataFrame([("a:80",), ("b:80",)], "broker string")
     limits = last_limits(frame_of(spark, "clean_broker_reports", reports))
-    by_hour = by_hour_of(frame_of(spark, "broker_windows", rows)).orderBy("start_ms").toPandas()
-    return by_hour, there.join(limits, "broker").orderBy("broker").toPandas()
+    by_hour: pd.DataFrame = by_hour_of(frame_of(spark, "broker_windows", rows)).orderBy("start_ms").toPandas()
+    brokers: pd.DataFrame = there.join(limits, "broker").orderBy("broker").toPandas()
+    return by_hour, brokers
 
 
 def cpu_cost(message: float, base: float = 0.0) -> CostModel:
