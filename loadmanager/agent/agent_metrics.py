@@ -12,6 +12,14 @@ from loadmanager.core.domain.resources import percent_of
 from loadmanager.util.process_metrics import add_process_metrics
 
 _PULSAR_LABELS = ("broker", "metric")
+_SHOWN = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "directMemory": "directMemory",
+    "bandwidthIn": "bandwidth_in",
+    "bandwidthOut": "bandwidth_out",
+}
+"""Names of the resources in metrics, by their names in the report."""
 
 
 class AgentMetrics:
@@ -21,8 +29,8 @@ class AgentMetrics:
         self.registry = add_process_metrics(CollectorRegistry())
         self._broker = broker
         self._usage = {
-            name: Gauge(f"pulsar_lb_{name}_usage", f"Usage of {name}, percent.", _PULSAR_LABELS, registry=self.registry)
-            for name in ("cpu", "memory", "directMemory", "bandwidth_in", "bandwidth_out")
+            name: Gauge(f"pulsar_lb_{shown}_usage", f"Usage of {shown}, percent.", _PULSAR_LABELS, registry=self.registry)
+            for name, shown in _SHOWN.items()
         }
         self._limit_known = self._gauge(
             "resource_limit_known", "1 when the limit of the resource is known.", "resource"
@@ -41,10 +49,10 @@ class AgentMetrics:
         self._gauge(name, description).set_function(value)
 
     def show_usage(self, usage: HostUsage) -> None:
-        for name, resource in zip(self._usage, usage.by_name().values(), strict=True):
+        for name, resource in usage.by_name().items():
             percent = percent_of(resource.usage, resource.limit)
             self._usage[name].labels(broker_host(self._broker), "loadBalancing").set(percent)
-            self._limit_known.labels(name).set(resource.is_known)
+            self._limit_known.labels(_SHOWN[name]).set(resource.is_known)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         return Gauge(f"loadmanager_agent_{name}", description, labels, registry=self.registry)

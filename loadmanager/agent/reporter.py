@@ -202,7 +202,7 @@ class Reporter:
         has_other = {
             "bundles": before["bundles"] != now["bundles"],  # until then a new one counts with its old load
             "limits": _limits(before) != _limits(now),  # the first report, before any measurement, has none
-            "health": has_changed(health_of(before), health_of(now)),
+            "health": has_changed(health_of(before), health_of(now)),  # a sick broker may change no other figure
             "stuck": ("stuck" in before) != ("stuck" in now),
         }
         figure = next((name for name, is_other in has_other.items() if is_other), None)

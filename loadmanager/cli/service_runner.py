@@ -269,10 +269,10 @@ def access_of(settings: SessionSettings) -> Access:
     ours = read_credentials(key, settings.metadata_store_credentials)
     if ours and ours.scheme == "sasl" and find_spec("puresasl") is None:
         raise ConfigurationError(f"{ours.origin}: needs the package pure-sasl: install loadmanager[sasl]")
+    agents = identities_of(settings.key("metadata_store_agent_ids"), settings.metadata_store_agent_ids)
     if is_for_anyone(settings.metadata_store_node_ids):
         return Access(ours, _tls(settings))
     nodes = identities_of(settings.key("metadata_store_node_ids"), settings.metadata_store_node_ids)
-    agents = identities_of(settings.key("metadata_store_agent_ids"), settings.metadata_store_agent_ids)
     nodes = nodes or ((ours.identity,) if ours else ())
     if agents and not nodes:
         raise ConfigurationError(

@@ -77,7 +77,7 @@ class LoadBalanceHandlers(LeaderHandlers[Candidate]):
         return await self._forwarder.run_on_leader(request, act)
 
 
-_LIMIT = 100
+_AUDIT_LIMIT = 100
 _MOST = 2_000
 _DAY_MS = 86_400_000
 
@@ -86,7 +86,7 @@ class AuditHandlers(LeaderHandlers[Candidate]):
     """Audit log, answered by the leader, which executes operator commands."""
 
     def operations(self) -> list[Operation]:
-        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _LIMIT}
+        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _AUDIT_LIMIT}
         return [
             read(
                 "/loadbalance/v1/audit",
@@ -102,7 +102,7 @@ class AuditHandlers(LeaderHandlers[Candidate]):
     async def show(self, request: web.Request) -> web.Response:
         """Return the operations that changed something, newest first, including those of former leaders."""
         since_ms, until_ms = parse_range(request, _DAY_MS)
-        limit = parse_number(request, "limit", _LIMIT, 1, _MOST)
+        limit = parse_number(request, "limit", _AUDIT_LIMIT, 1, _MOST)
 
         async def act() -> AuditAnswer:
             self._node.get_term()
@@ -216,6 +216,8 @@ _READING_TIMEOUT_S = 30.0
 
 
 class LineageHandlers(LeaderHandlers[Candidate]):
+    """Lineage of bundles: decisions, moves, operator commands and leaders, across terms."""
+
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ENTRIES, "default": _MOST_ENTRIES}
         parameters = (
@@ -234,7 +236,7 @@ class LineageHandlers(LeaderHandlers[Candidate]):
 
         The range may be a bundle of the past.
         """
-        name, since_ms, until_ms, limit = _parse_request(request)
+        name, since_ms, until_ms, limit = _parse_lineage_request(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
         others = {
@@ -250,7 +252,7 @@ class LineageHandlers(LeaderHandlers[Candidate]):
 
     async def bundle_here(self, request: web.Request) -> web.Response:
         """Return the lineage from the history of this node only, for the other nodes."""
-        return json_response(await self._own(*_parse_request(request)))
+        return json_response(await self._own(*_parse_lineage_request(request)))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Read this node's lineage; empty if it does not record."""
@@ -268,7 +270,7 @@ class LineageHandlers(LeaderHandlers[Candidate]):
             return None
 
 
-def _parse_request(request: web.Request) -> tuple[BundleName, int, int, int]:
+def _parse_lineage_request(request: web.Request) -> tuple[BundleName, int, int, int]:
     """Parse the bundle, the time range and the limit of a request."""
     return (
         parse_bundle(request),

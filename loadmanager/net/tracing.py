@@ -8,6 +8,7 @@ follows the task, and crosses processes in the header `traceparent` (W3C Trace C
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -34,6 +35,7 @@ SAMPLED_REQUESTS = 0.01
 that needs more sends a sampled `traceparent`.
 """
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_COLLECTOR = re.compile(r"https?://[^/\s]+/?")  # without a path: the exporter appends v1/traces
 """Variable with the URL of the collector. It is OpenTelemetry's own, as those for headers and certificates are."""
 _EXPORT_TIMEOUT_S = 5
 _MOST_LINKS = 32
@@ -118,7 +120,7 @@ def tracing_of(service: str, instance: str) -> Tracing:
     collector = os.environ.get(ENDPOINT, "")
     if not collector:
         return OFF
-    if not collector.startswith(("http://", "https://")):
+    if not _COLLECTOR.fullmatch(collector):
         raise ConfigurationError(f"{ENDPOINT}: expected a URL such as http://collector:4318 (got {collector!r})")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional

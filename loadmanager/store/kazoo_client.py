@@ -39,6 +39,7 @@ from loadmanager.store.zookeeper_acl import ANYBODY, Access, Credentials
 
 if TYPE_CHECKING:
     from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that exist only in our stubs of kazoo
+
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

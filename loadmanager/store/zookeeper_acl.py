@@ -79,7 +79,8 @@ def read_credentials(key: str, source: str) -> Credentials | None:
             raise ConfigurationError(f"{key} env:{where}: there is no such environment variable")
         text = os.environ[where]
     else:
-        raise ConfigurationError(f"{key}: expected file:///path/to/file or env:VARIABLE, never credentials themselves")
+        expected = "file:///path/to/file or env:VARIABLE, with sasl: in front for SASL"
+        raise ConfigurationError(f"{key}: expected {expected}, never credentials themselves")
     user, colon, password = text.strip().partition(":")
     if not colon or not user or not password or not text.strip().isprintable():
         raise ConfigurationError(f"{key} {source}: expected user:password on one line, and nothing else")
@@ -111,7 +112,8 @@ def identities_of(key: str, texts: Iterable[str]) -> tuple[Id, ...]:
                 " as `loadmanager zookeeper secure` prints it"
             )
         if scheme not in {"digest", "sasl", "x509"} or not name:
-            raise ConfigurationError(f"{key}: {text!r}: expected digest:user:hash, sasl:user or x509:subject")
+            expected = "digest:user:hash, sasl:user or x509:subject; for nodes also world:anyone, alone"
+            raise ConfigurationError(f"{key}: {text!r}: expected {expected}")
         found.append(Id(scheme, name))
     return tuple(found)
 

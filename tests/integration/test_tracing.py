@@ -136,7 +136,8 @@ def test_missing_packages_are_named_with_key_and_fix(monkeypatch: pytest.MonkeyP
         tracing_of("loadmanager", "a:1")
 
 
-def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINT, "collector:4318")
-    with pytest.raises(ConfigurationError, match=f"{ENDPOINT}: expected a URL .*'collector:4318'"):
+@pytest.mark.parametrize("url", ["collector:4318", "http://", "http://c:4318/v1/traces"])
+def test_invalid_endpoint_is_rejected(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(ENDPOINT, url)
+    with pytest.raises(ConfigurationError, match=f"{ENDPOINT}: expected a URL .*'{url}'"):
         tracing_of("loadmanager", "a:1")

@@ -350,9 +350,9 @@ class PlannerSettings:
         60,
         (
             "Shedding does not return a bundle to a broker that it has left within this time. A circuit breaker stops"
-            " what goes to and fro all the same. A bundle that returns twice within four hours is not shed for an hour."
+            " repeated returns. A bundle that returns twice within four hours is not shed for an hour."
             " Shedding stops for half an hour when 20 % of all load returned within four hours, or 50 % moved again"
-            " within two. 0: neither of both."
+            " within two. 0: no cool-down and no circuit breaker."
         ),
         ge=0,
         le=100_000,

@@ -52,7 +52,7 @@ class ConcurrencyLimiter(Generic[Task]):
         self._queues[brokers].append(task)
 
     def acquire(self, task: Task, brokers: _Brokers) -> None:
-        """Take a permit regardless of the limits, for work that has already begun."""
+        """Take a permit regardless of the limits."""
         self._running[task] = brokers
         self._busy.update(brokers)
 

@@ -190,13 +190,18 @@ def _for_log(content: dict[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in content.items() if name != "at" and value is not None}
 
 
-_SAME = ("node", "who", "operation", "request_id", "path", "status")
-"""Fields of an entry that its row has under the same names."""
-
-
 def _to_row(entry: AuditEntry) -> OperationRow:
-    same = {name: getattr(entry, name) for name in _SAME}
-    return OperationRow(**same, address=entry.from_, before=_encode(entry.before), after=_encode(entry.after))
+    return OperationRow(
+        node=entry.node,
+        who=entry.who,
+        address=entry.from_,
+        operation=entry.operation,
+        request_id=entry.request_id,
+        path=entry.path,
+        status=entry.status,
+        before=_encode(entry.before),
+        after=_encode(entry.after),
+    )
 
 
 def _encode(value: object) -> str | None:
@@ -204,9 +209,18 @@ def _encode(value: object) -> str | None:
 
 
 def _from_row(row: dict[str, Any]) -> AuditEntry:
-    before, after = (orjson.loads(row[name]) if row[name] else None for name in ("before", "after"))
-    same = {name: row[name] for name in _SAME}
-    return AuditEntry(**same, at=row["at_ms"], from_=row["address"], before=before, after=after)
+    return AuditEntry(
+        at=row["at_ms"],
+        node=row["node"],
+        request_id=row["request_id"],
+        who=row["who"],
+        from_=row["address"],
+        operation=row["operation"],
+        path=row["path"],
+        status=row["status"],
+        before=orjson.loads(row["before"]) if row["before"] else None,
+        after=orjson.loads(row["after"]) if row["after"] else None,
+    )
 
 
 def _ignore(_: Exception) -> None:

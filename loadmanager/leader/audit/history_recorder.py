@@ -271,6 +271,11 @@ MOST_WAITING = 32
 
 
 class HistoryQueries:
+    """Runs reads of the recorded history in a thread of its own, with a bounded queue.
+
+    A read may cover hours of files. Repeated reads must not occupy the default executor, which resolves host names.
+    """
+
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "history")
         self._asked = 0

@@ -75,9 +75,10 @@ PREPARE_S = 2.0
 """Timeout of `prepare`, while the owner still serves; a destination that needs longer may answer early and continue."""
 
 
-_ATTEMPTS = 6
-"""Share of an unload's deadline for one call. Of the default 60 s that is 10 s: longer than a broker takes to close a
-bundle, and short enough to repeat a lost call. Where brokers are slower, the deadline has to be longer anyway."""
+_CALLS_PER_DEADLINE = 6
+"""One call may take this part of an unload's deadline. Of the default 60 s that is 10 s: longer than a broker takes to
+close a bundle, and short enough to repeat a lost call. Where brokers are slower, the deadline has to be longer anyway.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class ExecutorSettings:
     @property
     def attempt_s(self) -> float:
         """Timeout of one call to a broker; then it is repeated."""
-        return self.deadline_s / _ATTEMPTS
+        return self.deadline_s / _CALLS_PER_DEADLINE
 
 
 @dataclass(slots=True, eq=False)

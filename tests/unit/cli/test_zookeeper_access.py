@@ -60,6 +60,10 @@ def test_agent_settings_name_the_owners_of_znodes(credentials: str) -> None:
         ({"metadataStoreCredentials": "file:///no/such/file"}, "metadataStoreCredentials file /no/such/file: No such"),
         ({"metadataStoreNodeIds": ["lm"]}, "metadataStoreNodeIds: 'lm': expected digest:user:hash"),
         ({"metadataStoreAgentIds": ["world:anyone"]}, "metadataStoreAgentIds: 'world:anyone': expected digest"),
+        (
+            {"metadataStoreNodeIds": ["world:anyone"], "metadataStoreAgentIds": ["lm"]},
+            "metadataStoreAgentIds: 'lm': expected digest:user:hash",
+        ),
         ({"metadataStoreAgentIds": ["sasl:agent"]}, "metadataStoreAgentIds: without metadataStoreCredentials or"),
         (
             {"metadataStoreTlsTrustCertsFilePath": "/no/ca.pem"},

@@ -25,7 +25,7 @@ from loadmanager.store import paths
 
 FLAPPING = {
     "load_balancer_load_shedding_strategy": "OverloadShedder",
-    "load_balancer_return_cool_down_minutes": 1e-6,
+    "load_balancer_return_cool_down_minutes": 1e-6,  # 0 switches the breaker off
     "load_balancer_shedding_grace_period_minutes": 0.0,
 }
 
