@@ -29,7 +29,9 @@ class AgentMetrics:
         self.registry = add_process_metrics(CollectorRegistry())
         self._broker = broker
         self._usage = {
-            name: Gauge(f"pulsar_lb_{shown}_usage", f"Usage of {shown}, percent.", _PULSAR_LABELS, registry=self.registry)
+            name: Gauge(
+                f"pulsar_lb_{shown}_usage", f"Usage of {shown}, percent.", _PULSAR_LABELS, registry=self.registry
+            )
             for name, shown in _SHOWN.items()
         }
         self._limit_known = self._gauge(

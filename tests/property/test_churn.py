@@ -50,7 +50,7 @@ def cases(draw: st.DrawFn, *, with_past: bool = True) -> Case:
 percentages = st.floats(0, 100)
 
 
-@given(cases(), percentages, percentages, st.floats(0.01, 120))
+@given(cases(), percentages, percentages, st.floats(0, 120))
 def test_limits_are_never_exceeded(case: Case, cycle: float, hour: float, cool_down: float) -> None:
     settings = PlannerSettings(
         max_load_moved_per_cycle_percentage=cycle,
@@ -68,8 +68,8 @@ def test_limits_are_never_exceeded(case: Case, cycle: float, hour: float, cool_d
         assert isinstance(step, Unload)
         assert step.destination is not None
         assert memory.find_departure(step.bundle, step.destination, -cool_down * 60) is None
-        assert memory.frozen_until_s.get(step.bundle, 0.0) <= 0.0
-    assert not (plan.steps and memory.stopped_until_s > 0.0)
+        assert memory.frozen_until_s.get(step.bundle, 0.0) <= 0.0 or not settings.has_churn_breaker
+    assert not (plan.steps and memory.stopped_until_s > 0.0 and settings.has_churn_breaker)
     refused = {verdict.subject for verdict in plan.verdicts}
     assert {step.bundle for step in case.plan.steps} == {step.bundle for step in plan.steps} | refused
     assert MoveMemory.of(state).moved_back(0.0) == memory.moved_back(0.0)

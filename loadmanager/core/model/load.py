@@ -125,20 +125,20 @@ class BrokerReport:
             bundle_cache_bytes=np.concatenate([self.bundle_cache_bytes, unknown]),
         )
 
-    def only(self, rows: npt.NDArray[np.intp]) -> BrokerReport:
-        """Keep only these bundles, in this order; the broker's own figures stay."""
+    def only(self, kept: BoolArray) -> BrokerReport:
+        """Keep only these (k,) bundles; the broker's own figures stay."""
         return replace(
             self,
-            bundle_names=tuple(map(self.bundle_names.__getitem__, rows.tolist())),
-            bundle_load=self.bundle_load[rows],
-            bundle_topics=self.bundle_topics[rows],
-            bundle_sessions=self.bundle_sessions[rows],
-            bundle_cache_bytes=self.bundle_cache_bytes[rows],
+            bundle_names=tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept),
+            bundle_load=self.bundle_load[kept],
+            bundle_topics=self.bundle_topics[kept],
+            bundle_sessions=self.bundle_sessions[kept],
+            bundle_cache_bytes=self.bundle_cache_bytes[kept],
         )
 
     def without_bundles(self) -> BrokerReport:
         """Return the broker's own figures, without bundles."""
-        return self.only(np.empty(0, dtype=np.intp))
+        return self.only(np.zeros(len(self.bundle_names), dtype=bool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

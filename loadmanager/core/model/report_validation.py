@@ -268,8 +268,15 @@ def recordable(report: BrokerReport) -> BrokerReport:
     makes the same decisions. Pulsar does not round.
     """
     names = report.bundle_names
-    ordered = report.only(np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.intp))
-    return replace(ordered, bundle_load=_round_loads(ordered.bundle_load))
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return replace(
+        report,
+        bundle_names=tuple([names[row] for row in order]),
+        bundle_load=_round_loads(report.bundle_load[order]),
+        bundle_topics=report.bundle_topics[order],
+        bundle_sessions=report.bundle_sessions[order],
+        bundle_cache_bytes=report.bundle_cache_bytes[order],
+    )
 
 
 def _round_loads(load: FloatArray) -> FloatArray:

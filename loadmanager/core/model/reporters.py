@@ -231,13 +231,13 @@ class Reporters:
             if unknown is None:
                 continue
             current = np.array([name in self._rows.by_name for name in unknown.bundle_names])
-            report = unknown.only(np.flatnonzero(current))
+            report = unknown.only(current)
             rows = self._rows.of(report.bundle_names)
             self._averages.sample(rows, report.bundle_load, report.bundle_topics, report.last_update_ms)
             self._rows.columns.reporter[rows] = broker.row
             more = ReportedLoad.of(report, rows.astype(np.int32))
             broker.rows, broker.latest = np.concatenate([broker.rows, more.rows]), broker.latest.and_of(more)
-            broker.unknown = None if current.all() else unknown.only(np.flatnonzero(~current))
+            broker.unknown = None if current.all() else unknown.only(~current)
 
     def nbytes(self) -> int:
         return sum(broker.rows.nbytes for broker in self.brokers.values())
@@ -300,5 +300,5 @@ class Reporters:
             return report
         self.ignored += len(unknown)
         current = np.array([name not in unknown for name in report.bundle_names])
-        broker.unknown = report.only(np.flatnonzero(~current))
-        return report.only(np.flatnonzero(current))
+        broker.unknown = report.only(~current)
+        return report.only(current)

@@ -167,6 +167,9 @@ def summarize(table: NamedRows, owners: RecordedOwners, brokers: Sequence[Report
     )
 
 
+# Checkpoints: exact copies of a model, from which it is restored
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerCheckpoint:
     """A broker that has reported: its last report without bundles, and their positions in the report's order.

@@ -8,7 +8,7 @@ Only moves of shedding count for the budgets and the breaker. Operators' moves m
 return a bundle to a broker from which an operator has just taken it.
 
 The breaker counts wasted moves (`core.planning.repeated_moves`): bundles that returned within four hours, and bundles
-moved again within two.
+moved again within two. A cool-down of 0 switches it off.
 """
 
 from __future__ import annotations

@@ -141,6 +141,9 @@ def _format_route(step: Unload) -> str:
     return f"{step.source.broker} -> {destination}"
 
 
+# Pulsar's round: without our limits, resets of averages and summaries
+
+
 def plan_as_pulsar(
     snapshot: Snapshot,
     settings: PlannerSettings,

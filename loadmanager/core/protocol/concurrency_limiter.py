@@ -88,7 +88,8 @@ class ConcurrencyLimiter(Generic[Task]):
             else:
                 task = self._queues[brokers].popleft()
                 del self._waiting[task]
-                self.acquire(task, brokers)
+                self._running[task] = brokers
+                self._busy.update(brokers)
                 granted.append(task)
                 self._replace_head(place, self._find_head(brokers))
         return granted

@@ -111,7 +111,7 @@ _HOURS_IN_MINUTES = {
     "loadBalancerReturnCoolDownMinutes": 0,
     "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
 }
-"""Limits on churn, scaled from hours to the minutes of the demo."""
+"""No limits on churn that count hours: the demo lasts minutes."""
 
 _ONLY_BANDWIDTH = {"loadBalancerCPUResourceWeight": 0.0}
 """Only bandwidth counts: all brokers and other processes share the CPU of the machine."""

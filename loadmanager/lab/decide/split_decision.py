@@ -55,10 +55,9 @@ class SplitDecider(Decider):
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         taken_at_ms = line.get("takenAt", 0)
         algorithm = self._find_algorithm(settings)
-        topics = {bundle: _topics(line, bundle) for bundle in line.get("topics", {})}
         if self._bundle is not None:
             check_bundle(line, self._bundle, where, "--bundle")
-            own_topics = topics.get(self._bundle, ())
+            own_topics = _topics(line, self._bundle)
             split, verdict = divide_bundle(
                 _find_bundle(snapshot, self._bundle),
                 SplitReason.ADMIN_SPLIT,
@@ -77,7 +76,7 @@ class SplitDecider(Decider):
                 for row, registration in enumerate(snapshot.brokers.registrations)
             ),
             counts=_bundle_counts(snapshot, line, where),
-            topics=topics,
+            topics={bundle: _topics(line, bundle) for bundle in line.get("topics", {})},
             in_progress=frozenset(),
             before=self._state.get(SPLIT_STRATEGY, {}).get("hits", {}),
         )

@@ -323,8 +323,7 @@ class MergeReason(Reason):
     NAMESPACE_HAS_MINIMUM_BUNDLES = entry("No merge because it has only {bundles} bundles")
     NO_COLD_NEIGHBOURS = entry(
         "No merge because of {pairs} pairs of neighbours {apart} do not have one common owner, {young}"
-        " changed within the"
-        " last hour, {held} are held by operators and {warm} are warm"
+        " changed within the last hour, {held} are held by operators and {warm} are warm"
     )
     MERGE_FAILED = entry("No merge because it failed: {error}")
 

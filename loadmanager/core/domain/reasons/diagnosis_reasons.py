@@ -1,4 +1,6 @@
-"""Reasons outside decisions: guardrails, comparison with Pulsar, certificates, ownership changes and load reports."""
+"""Reasons outside decisions: guardrails beside a Pulsar, comparison with it, explanations, certificates, validation of
+reports, ownership changes and load reports.
+"""
 
 from __future__ import annotations
 

@@ -68,9 +68,7 @@ NEARLY_FULL = 0.85
 MOST_RESTING = 5_000
 """Maximum number of remembered moves; the latest are kept."""
 EVENNESS = 0.03
-"""Distance of the trigger above the level without noise. Less is within the error of reports, and no client notices
-it.
-"""
+"""Distance of the trigger above the level without noise. Less is within the error of reports, and nobody notices."""
 TARGET_HEAT = 1 + 0.3 * EVENNESS
 """Heat to which a broker is relieved: well below the trigger, so that it does not soon become hot again."""
 _RELIEF_EXCESS = 0.05

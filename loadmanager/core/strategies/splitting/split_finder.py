@@ -92,7 +92,7 @@ Divide = Callable[[str, BundleRange], list[int] | None]
 Topics = Mapping[str, Sequence[TopicLoad]]
 """Known topics of bundles, by name."""
 
-_UNKNOWN: Topics = {}
+_NO_TOPICS: Topics = {}
 
 
 def find_for_modular(
@@ -100,7 +100,7 @@ def find_for_modular(
     bundle_counts: Mapping[str, int],
     divide: Divide,
     settings: PlannerSettings,
-    topics: Topics = _UNKNOWN,
+    topics: Topics = _NO_TOPICS,
     *,
     counts_splits: bool = True,
 ) -> Splits:
@@ -136,7 +136,7 @@ def find_for_extensible(
     divide: Divide,
     settings: PlannerSettings,
     splitting: Collection[tuple[str, BundleRange]] = (),
-    topics: Topics = _UNKNOWN,
+    topics: Topics = _NO_TOPICS,
 ) -> Splits:
     """Apply the extensible rule to the bundles of one broker. `splitting` are namespaces and ranges of pending splits.
 
@@ -163,7 +163,7 @@ def divide_bundle(
     candidate: SplitCandidate, reason: SplitReason, divide: Divide, settings: PlannerSettings
 ) -> tuple[Split | None, Verdict]:
     """Divide a bundle on request, regardless of its load and the number of bundles."""
-    return _Judge(settings, divide, _UNKNOWN, {}).divided(candidate, reason, most_boundaries=None)
+    return _Judge(settings, divide, _NO_TOPICS, {}).divided(candidate, reason, most_boundaries=None)
 
 
 def find_reason(candidate: SplitCandidate, settings: PlannerSettings) -> SplitReason | None:
