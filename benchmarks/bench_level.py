@@ -48,6 +48,7 @@ SPREAD, APART = 1.0, 0.3
 USED = 0.5
 """Used part of the brokers' capacity."""
 TARGET = 1.03
+"""Heat that the searches aim at; a round of shedding aims at `TARGET_HEAT` of `hysteresis.py`."""
 TARGET_S, TARGET_MANY_S, TARGET_EVENT_S = 0.5, 5.0, 0.02
 TARGET_GAP, TARGET_MOVED, TARGET_MIB = 1.035, 1.15, 1024
 REPEATS = 3

@@ -202,8 +202,12 @@ def _require_names(whatif: WhatIf, outlines: Sequence[Outline]) -> None:
     ids = {each for outline in outlines for each in outline.brokers}
     names = {each for outline in outlines for each in outline.namespaces}
     for number, fleet in enumerate(whatif.fleets):
-        for key, known in (("removed", ids), ("speeds", ids), ("loads", names)):
-            for each in getattr(fleet, key):
+        for key, named, known in (
+            ("removed", fleet.removed, ids),
+            ("speeds", fleet.speeds, ids),
+            ("loads", fleet.loads, names),
+        ):
+            for each in named:
                 if each not in known:
                     close = get_close_matches(each, sorted(known), n=1, cutoff=0.0)
                     where = f"{whatif.name}: fleets.{number}.{key}"

@@ -1,6 +1,6 @@
 """Settings of each broker, and those of our planner: the brokers', with overrides from our configuration.
 
-They are read at a broker's first poll, after a change of dynamic configuration, and every ten minutes.
+Brokers' settings are read at a broker's first poll, after a change of dynamic configuration, and every ten minutes.
 
 A broker may apply a change later than we see it. So settings that were read within 30 s of a change are read again.
 
@@ -30,11 +30,21 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.pulsar.rest_call import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS, SPLITS, SWITCHES
 
+log = structlog.get_logger(__name__)
+
+HISTORY = "history"
+"""Folder of the recorded history, inside the folder of the process."""
 RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 _CLUSTER = "clusterName"
 _LOAD_MANAGER = "loadManagerClassName"
 _OF_PULSAR = (_CLUSTER, _LOAD_MANAGER)
 _UNSET = ("", "Optional.empty")
+
+_AT_A_TIME = 8
+_AGAIN_S = 10.0
+_STALE_S = 600.0
+_APPLIED_WITHIN_S = 30.0
+_ON = "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +77,6 @@ def _format_value(key: str, text: str) -> str:
     if key not in LISTS:
         return text
     return ",".join(part.strip() for part in text.removeprefix("[").removesuffix("]").split(","))
-
-
-log = structlog.get_logger(__name__)
-
-_AT_A_TIME = 8
-_AGAIN_S = 10.0
-_STALE_S = 600.0
-_APPLIED_WITHIN_S = 30.0
-_ON = "true"
 
 
 class SettingsClient(Protocol):
@@ -153,9 +154,6 @@ class BrokerSettingsPoll:
         self._load_managers[broker] = settings.load_manager
         self.faults.pop(broker, None)
 
-
-HISTORY = "history"
-"""Folder of the recorded history, inside the folder of the process."""
 
 _WHERE = "overrides"
 _EXCLUDED = KEYS["shedding_excluded_namespaces"]

@@ -177,14 +177,14 @@ class ComparisonDriver:
         """Return the current state, and the figures of the last full hour."""
         comparison, level = self._comparison, self._level
         figures: list[tuple[str, str, float]] = [
-            ("stalled", "1 while Pulsar has stalled.", comparison.stalled is not None),
-            ("wanted_moves", "Moves of our last round that Pulsar has not made.", len(comparison.wishes)),
-            ("unjudged_moves", "Moves that were seen and have not settled yet.", comparison.unjudged),
+            ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", comparison.stalled is not None),
+            ("loadmanager_pulsar_wanted_moves", "Moves of our last round not made by Pulsar.", len(comparison.wishes)),
+            ("loadmanager_pulsar_unjudged_moves", "Moves seen that have not settled yet.", comparison.unjudged),
         ]
         if level is not None:
             text = "The busiest broker's most used resource beside the mean of all."
-            figures.append(("max_over_mean", text, level.max_over_mean))
-        gauges = [(f"loadmanager_pulsar_{name}", text, dict[str, str](), float(value)) for name, text, value in figures]
+            figures.append(("loadmanager_pulsar_max_over_mean", text, level.max_over_mean))
+        gauges = [(name, text, dict[str, str](), float(value)) for name, text, value in figures]
         return [*gauges, *self._scores.samples()]
 
     async def _compare_rounds(self) -> None:

@@ -1,7 +1,7 @@
 """Client of Pulsar's REST API with one method per request; `rest_call.py` sends the requests.
 
 Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`rest_call.py`). Source: the admin and lookup REST
-API of Pulsar 4.0.
+API of Pulsar 4.0. `topic_in` makes a topic name whose hash lies in a bundle, for lookups of the bundle.
 
 Under the modular load manager the answer to an unload only means that the owner has released the bundle. Pulsar's
 leader keeps the destination in memory until the next lookup of the bundle. So a lookup and a check of the owner must

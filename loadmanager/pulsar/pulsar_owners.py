@@ -1,4 +1,4 @@
-"""Moves of bundles through Pulsar's REST API: one unload with a destination, then a check of the owner.
+"""Owners of bundles from Pulsar's REST API, and moves: one unload with a destination, then a check of the owner.
 
     owner                      action
     -----                      ------

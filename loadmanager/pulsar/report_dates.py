@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.pulsar.rest_answers import RATES, Record
 
-MEASURED_MS = 60_000
+HOST_MEASURED_MS = 60_000
 """Interval in which Pulsar measures a host (`loadBalancerHostUsageCheckIntervalMinutes`)."""
+TOPICS_MEASURED_S = 60.0
+"""Interval in which Pulsar measures the rates of topics (`statsUpdateFrequencyInSecs`)."""
 MEASUREMENTS = 2
 
 
@@ -40,8 +42,8 @@ class _LastReport:
 
     def is_outdated(self, figures: Record, now_ms: int) -> bool:
         if self.moved_ms is None:
-            return figures != self.figures or now_ms - self.at_ms >= MEASURED_MS
-        return self.measurements >= MEASUREMENTS or now_ms - self.moved_ms >= MEASUREMENTS * MEASURED_MS
+            return figures != self.figures or now_ms - self.at_ms >= HOST_MEASURED_MS
+        return self.measurements >= MEASUREMENTS or now_ms - self.moved_ms >= MEASUREMENTS * HOST_MEASURED_MS
 
 
 class ReportDates:
@@ -64,7 +66,7 @@ class ReportDates:
         figures = {key: record.get(key) for key in ("cpu", "lastStats", "reported")}
         owned, last = frozenset(bundles), self._last.get(broker)
         if last is None:
-            before_ms = now_ms - MEASUREMENTS * MEASURED_MS
+            before_ms = now_ms - MEASUREMENTS * HOST_MEASURED_MS
             self._last[broker] = _LastReport(figures, before_ms, owned, record.get("cpu"), moved_ms=now_ms)
             return before_ms
         if record.get("cpu") != last.cpu:
@@ -77,14 +79,11 @@ class ReportDates:
         return now_ms
 
 
-MEASURED_S = 60.0
-"""Interval in which Pulsar measures the rates of topics (`statsUpdateFrequencyInSecs`)."""
-
-
 class TopicLoads:
-    """Load of each bundle by name beside an extensible load manager: the sums over its topics, as its owner reports.
+    """Load of each bundle by name beside an extensible load manager: the sums over its topics.
 
-    A bundle that just moved keeps its former rates for `MEASURED_S`: its new owner reports 0 until it has measured.
+    It comes from the last answer of the owner; until that, of the former owner. A bundle that just moved keeps its
+    former rates for `TOPICS_MEASURED_S`: its new owner reports 0 until it has measured.
     """
 
     def __init__(self) -> None:
@@ -100,7 +99,7 @@ class TopicLoads:
             before, former_owner = self.by_bundle.pop(name, None), self._reported_by.pop(name, None)
             if before is not None and former_owner != broker:
                 self._moved[name] = now_s, {key: before[key] for key in RATES}
-        self._moved = {name: each for name, each in self._moved.items() if now_s - each[0] < MEASURED_S}
+        self._moved = {name: each for name, each in self._moved.items() if now_s - each[0] < TOPICS_MEASURED_S}
         for name, load in loads.items():
             _, former = self._moved.get(name, (now_s, {}))
             self.by_bundle[name] = {**load, **former}

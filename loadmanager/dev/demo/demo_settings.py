@@ -107,7 +107,7 @@ _BY_LATEST_REPORTS = {
 """Strategies that react to the latest report. Level waits a minute before it acts on a jump, and ThresholdShedder uses
 ten reports: both are too slow for the demo."""
 
-_HOURS_IN_MINUTES = {
+_NO_HOURLY_LIMITS = {
     "loadBalancerReturnCoolDownMinutes": 0,
     "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
 }
@@ -158,7 +158,7 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
         **_BY_LATEST_REPORTS,
         "loadBalancerSheddingIntervalMinutes": settings.shedding_interval_s / _SECONDS_PER_MINUTE,
         "loadBalancerSheddingGracePeriodMinutes": settings.shedding_grace_s / _SECONDS_PER_MINUTE,
-        **_HOURS_IN_MINUTES,
+        **_NO_HOURLY_LIMITS,
     }
 
 

@@ -124,7 +124,9 @@ class ZooKeeperServer:
 
     def restart(self) -> None:
         """Stop the server gracefully if it runs, and start it again."""
-        ZooKeeperServer.stop(self)  # keeps the folder, unlike `stop` of `EmbeddedZooKeeper`
+        place = self._get_place()
+        if self.is_running:
+            place.processes.stop(place.name)
         self.start()
 
     def counters(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Collection of usable records for a dump; unusable ones become faults."""
+"""Collection of usable records for a dump or an export; unusable ones become faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Declared = Callable[[str], NamespaceBundles | None]
 
 @dataclass(slots=True)
 class Collected:
-    """Incomplete dump, and the faults of the records that were left out."""
+    """Records, and the faults of the records that were left out."""
 
     content: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)

@@ -160,7 +160,14 @@ class Difference:
 
 
 class Mismatch(Exception):  # noqa: N818 - a finding, not a failure
-    """A recorded value differs from the replayed one: subject, field, and both values."""
+    """A recorded value differs from the replayed one."""
+
+    def __init__(self, subject: str, field: str, recorded: object, replayed: object) -> None:
+        super().__init__(subject, field, recorded, replayed)
+        self.subject = subject
+        self.field = field
+        self.recorded = recorded
+        self.replayed = replayed
 
 
 def compare_value(subject: str, field: str, recorded: object, replayed: object) -> None:

@@ -208,7 +208,16 @@ class Replay:
 
     def _differs(self, item: Item, mismatch: Mismatch) -> None:
         kind = item.columns["kind"] if isinstance(item, Row) else "report"
-        self.outcome.difference = Difference(item.at_ms, item.epoch, item.sequence, str(kind), *mismatch.args)
+        self.outcome.difference = Difference(
+            item.at_ms,
+            item.epoch,
+            item.sequence,
+            str(kind),
+            mismatch.subject,
+            mismatch.field,
+            mismatch.recorded,
+            mismatch.replayed,
+        )
 
     # Inputs
 

@@ -162,10 +162,8 @@ def _highest_usage(windows: pd.DataFrame, contents: Contents) -> str:
 
 def find_numbers(contents: Contents) -> list[Number]:
     """Return the three numbers of the first screen."""
-    period, over = (
-        Period.of(table(contents, "imbalance")),
-        f"of {{}} a broker was above {share(threshold(contents, 'usage'))}",
-    )
+    period = Period.of(table(contents, "imbalance"))
+    over = f"of {{}} a broker was above {share(threshold(contents, 'usage'))}"
     return [
         _measure("Overloaded", over, _period_with_usage(contents), _overloaded, share, "brokers"),
         _measure("Imbalance", "median of highest / mean load in {}", period, _imbalance, times, "imbalance"),

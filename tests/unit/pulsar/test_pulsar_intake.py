@@ -144,7 +144,7 @@ async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_the
                 await poll.intake.settled()
             load = await reported_load(poll, owner, bundle)
             assert (load["msgRateIn"], load["msgThroughputOut"], load["producerCount"]) == (100.0, 102_400.0, 3)
-            monkeypatch.setattr(report_dates, "MEASURED_S", 0.0)
+            monkeypatch.setattr(report_dates, "TOPICS_MEASURED_S", 0.0)
             await poll.intake.settled()
             assert (await reported_load(poll, owner, bundle))["msgRateIn"] == 0.0
 
