@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId, namespace_of
@@ -131,6 +132,11 @@ def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int)
         np.add.at(by_bin, bins, column)
         sums.append(by_bin[1:])
     return np.stack(sums, axis=1)
+
+
+def order_by_broker(broker: npt.NDArray[np.integer], brokers: int) -> npt.NDArray[np.intp]:
+    """Return the order of rows by their broker row (n,), stable. Two-byte keys sort much faster."""
+    return np.argsort(broker.astype(np.uint16) if brokers <= np.iinfo(np.uint16).max else broker, kind="stable")
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from loadmanager.core.planning.certificate.bounds import (
     Volume,
     find_bounds,
 )
-from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
+from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs
 
 AMOUNTS = st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.0, 5.0, 0.1, 1e-7, 1e9])
 CAPACITIES = st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.5, 0.0])
@@ -113,7 +113,7 @@ def test_assignments_at_a_peak_moved_at_least_the_least_load(instance: Balancing
 
 @given(instance=instances(), budget=COSTS)
 def test_assignments_within_a_budget_stay_above_its_peak(instance: BalancingProblem, budget: float) -> None:
-    proof = find_least_peak(instance, 0.0, budget)
+    proof = Reliefs(instance, 0.0).least_peak(budget)
     if proof.least_load(instance) > budget:
         for after in assignments(instance):
             if instance.cost[after != instance.owner].sum() <= budget:
@@ -230,6 +230,6 @@ def test_bundle_not_allowed_on_its_broker_counts_as_moved() -> None:
 def test_small_budget_keeps_the_peak_high() -> None:
     """A budget of a quarter of all load moves one of four units."""
     hot = instance_of([[1.0]] * 4, [[1.0], [1.0]], [0] * 4)
-    proof = find_least_peak(hot, 0.0, 0.25)
+    proof = Reliefs(hot, 0.0).least_peak(0.25)
     assert proof.least_load(hot) > 0.25
     assert proof.peak == pytest.approx(3.0, rel=1e-5)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ LEAST_CERTIFIED_LEVEL = 0.02
 """Lower limit of the level in a certificate, since heat would otherwise be a ratio of two tiny figures."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BalancingProblem:
     """`need` (N, R) and `per_need` (M, R), neither negative; 0 for a broker whose usage does not grow.
 
@@ -61,29 +62,55 @@ class BalancingProblem:
         assert self.may_own.shape[1:] == (brokers,)
         assert self.may_own.any(axis=1).all()
 
-    @property
+    @cached_property
+    def owned(self) -> BoolArray:
+        """Return a mask (N,) of the owned bundles."""
+        return np.asarray(self.owner >= 0)
+
+    @cached_property
+    def must_leave(self) -> BoolArray:
+        """Return a mask (N,) of the bundles that cannot stay."""
+        return np.asarray(self.owned & ~self.may_own[self.classes, self.owner])
+
+    @cached_property
+    def may_leave(self) -> BoolArray:
+        """Return a mask (N,) of the bundles that may stay or leave."""
+        has_choice = self.may_own.sum(axis=1) > 1
+        return np.asarray(self.owned & ~self.must_leave & has_choice[self.classes])
+
+    @cached_property
+    def staying(self) -> FloatArray:
+        """Return the load (M, R) of bundles that can stay at each broker."""
+        return self.load(np.where(self.must_leave, NOBODY, self.owner))
+
+    @cached_property
+    def peak_before(self) -> float:
+        """Return the highest usage of any broker with the present owners."""
+        return self.peak(self.owner)
+
+    @cached_property
     def capacity(self) -> FloatArray:
         """Return capacities (M, R); infinite where usage does not grow."""
         return np.divide(1.0, self.per_need, out=np.full_like(self.per_need, np.inf), where=self.per_need > 0)
 
-    @property
+    @cached_property
     def level(self) -> float:
         """Return the peak if all load were divisible and spread evenly over the brokers, bounded from below."""
-        used, having = self.need[self.owner >= 0].sum(axis=0), self.capacity.sum(axis=0)
+        used, having = self.need[self.owned].sum(axis=0), self.capacity.sum(axis=0)
         levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
         return max(float(levels.max(initial=0.0)), LEAST_CERTIFIED_LEVEL)
 
     @property
     def size(self) -> FloatArray:
         """Return the need of each bundle over all resources, relative to the total (N,); 0 for an unowned one."""
-        need = np.where((self.owner >= 0)[:, None], self.need, 0.0)
-        total = need.sum(axis=0)
-        return np.asarray(np.divide(need, total, out=np.zeros_like(need), where=total > 0).sum(axis=1))
+        need = np.where(self.owned[:, None], self.need, 0.0)
+        total = need.sum(axis=0)[:, None]
+        return np.asarray(np.divide(need.T, total, out=np.zeros(need.T.shape), where=total > 0).sum(axis=0))
 
     def load(self, owner: Rows) -> FloatArray:
         """Return the load of each broker (M, R) with these owners (N,)."""
-        brokers = len(self.per_need)
-        sums = [np.bincount(owner + 1, weights=each, minlength=brokers + 1)[1:] for each in self.need.T]
+        bins, brokers = owner + 1, len(self.per_need)
+        sums = [np.bincount(bins, weights=each, minlength=brokers + 1)[1:] for each in self.need.T]
         return np.stack(sums, axis=1).astype(np.float64)
 
     def peak(self, owner: Rows) -> float:

@@ -90,22 +90,17 @@ class Prices:
         return SAFE * _cheapest(problem, prices) / worth
 
 
-def counted(problem: BalancingProblem) -> BoolArray:
-    """Return a mask (N,) of the owned bundles."""
-    return np.asarray(problem.owner >= 0)
-
-
 def confined(problem: BalancingProblem, brokers: BoolArray) -> BoolArray:
     """Return a mask (N,) of the bundles that only these brokers (M,) may own."""
     classes: BoolArray = ~np.asarray((problem.may_own & ~brokers).any(axis=1))
-    return np.asarray(classes[problem.classes] & counted(problem))
+    return np.asarray(classes[problem.classes] & problem.owned)
 
 
 def least_use(problem: BalancingProblem, bundle: int) -> float:
     """Return the lowest usage that this bundle alone can cause at any broker; 0 for an unowned one."""
     allowed = problem.may_own[problem.classes[bundle]]
     use = float((problem.need[bundle] * problem.per_need[allowed]).max(axis=1).min())
-    return use if problem.owner[bundle] >= 0 else 0.0
+    return use if problem.owned[bundle] else 0.0
 
 
 def _cheapest(problem: BalancingProblem, prices: FloatArray) -> float:
@@ -115,7 +110,7 @@ def _cheapest(problem: BalancingProblem, prices: FloatArray) -> float:
     for group in range(len(distinct)):
         offers[:, group] = problem.may_own[:, which.ravel() == group].any(axis=1)
     offered, kind = np.unique(offers, axis=0, return_inverse=True)
-    kind_of = np.where(counted(problem), kind.ravel()[problem.classes], -1)
+    kind_of = np.where(problem.owned, kind.ravel()[problem.classes], -1)
     total = 0.0
     for each, columns in enumerate(offered):
         total += _sum_of_least(problem.need[kind_of == each], distinct[columns])
@@ -223,7 +218,7 @@ def find_bounds(problem: BalancingProblem) -> list[tuple[float, Bound]]:
     """Find bounds of all kinds with their values, highest first, simplest first among equals; none without owned
     bundles.
     """
-    if not counted(problem).any():
+    if not problem.owned.any():
         return []
     places = _places(problem)
     volumes = _volumes(problem, places)
@@ -246,7 +241,7 @@ def _places(problem: BalancingProblem) -> BoolArray:
     """Return sets of brokers (K', M): all brokers, and the sets to which bundles are confined; if there are many, the
     most loaded ones.
     """
-    used = np.bincount(problem.classes[counted(problem)], minlength=len(problem.may_own)) > 0
+    used = np.bincount(problem.classes[problem.owned], minlength=len(problem.may_own)) > 0
     everybody = np.ones((1, len(problem.per_need)), dtype=bool)
     places = np.unique(np.concatenate([everybody, problem.may_own[used]]), axis=0)
     if len(places) <= _PLACES:
@@ -259,7 +254,7 @@ def _places(problem: BalancingProblem) -> BoolArray:
 def _volumes(problem: BalancingProblem, places: BoolArray) -> FloatArray:
     """Return the usage (K', R) if the load confined to each set were spread evenly over it."""
     sums = [
-        np.bincount(problem.classes, weights=np.where(counted(problem), each, 0.0), minlength=len(problem.may_own))
+        np.bincount(problem.classes, weights=np.where(problem.owned, each, 0.0), minlength=len(problem.may_own))
         for each in problem.need.T
     ]
     reaches_out = problem.may_own @ (~places).T
@@ -273,7 +268,8 @@ def _heaviest(problem: BalancingProblem) -> int:
     least, most = _use_between(problem)
     found = int(np.argmax(least))
     best = least_use(problem, found)
-    order = np.argsort(-most, kind="stable")
+    order = np.flatnonzero(most > best)
+    order = order[np.argsort(-most[order], kind="stable")]
     for look in range(_LOOKS):
         rows = order[look * _AT_ONCE : (look + 1) * _AT_ONCE]
         rows = rows[most[rows] > best]
@@ -292,16 +288,16 @@ def _use_between(problem: BalancingProblem) -> tuple[FloatArray, FloatArray]:
     for rows, allowed in zip(rows_of, problem.may_own, strict=True):
         if not len(rows):
             continue
-        per_need, need = problem.per_need[allowed], problem.need[rows]
-        least[rows] = (need * per_need.min(axis=0)).max(axis=1)
+        per_need, need = problem.per_need[allowed], problem.need[rows].T.copy()  # maxima of contiguous columns are fast
+        least[rows] = (need * per_need.min(axis=0)[:, None]).max(axis=0)
         large = per_need[np.unique(per_need.argmin(axis=0))]
-        most[rows] = np.min([(need * each).max(axis=1) for each in large], axis=0)
+        most[rows] = np.min([(need * each[:, None]).max(axis=0) for each in large], axis=0)
     return least, most
 
 
 def _rows_of(problem: BalancingProblem) -> list[Rows]:
     """Return the owned bundles of each class."""
-    rows = np.flatnonzero(counted(problem))
+    rows = np.flatnonzero(problem.owned)
     rows = rows[np.argsort(problem.classes[rows], kind="stable")]
     return np.split(rows, np.searchsorted(problem.classes[rows], np.arange(1, len(problem.may_own))))
 

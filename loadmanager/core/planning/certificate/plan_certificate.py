@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume, find_bounds
-from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
+from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs
 from loadmanager.core.planning.headroom import Reserve, compute_reserve
 from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.strategies.level.level_load import LevelLoads
@@ -39,9 +38,8 @@ def noise_floor(problem: BalancingProblem, sigma: FloatArray) -> float:
     The floor is the expected maximum over independent normal variables of all brokers. Variation common to all, as by
     day and night, is not noise.
     """
-    counts = problem.owner >= 0
-    need = problem.need[counts]
-    total, varying = need.sum(axis=0), np.square(need * sigma[counts, None]).sum(axis=0)
+    need = problem.need[problem.owned]
+    total, varying = need.sum(axis=0), np.square(need * sigma[problem.owned, None]).sum(axis=0)
     capacity, floor = problem.capacity, 0.0
     for resource in range(need.shape[1]):
         having = float(capacity[:, resource].sum())
@@ -152,52 +150,34 @@ def certify(
     after = owners_after(snapshot, steps)
     problem = build_problem(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
-    proof = find_proof(problem, after)
-    figures = compute_figures(problem, after, sigma, proof)
+    proof, figures = _prove(problem, after, sigma)
     bundles = snapshot.bundles.names[: len(after)]
     return Certified(problem, proof, figures, snapshot.brokers.ids, bundles, loads.names())
 
 
-def find_proof(problem: BalancingProblem, after: Rows) -> Proof:
-    """Find the best proof for a plan that results in these owners (N,)."""
-    bounds = find_bounds(problem)
-    lowest = bounds[0][0] if bounds else 0.0
-    peak, moved = problem.peak(after), _find_moved(problem, after)
-    return Proof(
-        bounds=tuple(bound for _, bound in bounds),
-        budget=find_least_peak(problem, lowest, float(problem.cost[moved].sum())),
-        load=Reliefs(problem, peak).relief(peak),
-        moves=Reliefs(problem, peak, in_moves=True).relief(peak),
-    )
-
-
-def compute_figures(problem: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
-    """Compute the figures of that plan, from any proof, also a weak or empty one."""
-    level, moved = problem.level, _find_moved(problem, after)
-    load_moved, peak = float(problem.cost[moved].sum()), problem.peak(after)
-    bound = max((each.peak(problem) for each in proof.bounds), default=0.0)
+def _prove(problem: BalancingProblem, after: Rows, sigma: FloatArray) -> tuple[Proof, CertificateFigures]:
+    """Find the best proof for a plan that results in these owners (N,), and the figures that it proves."""
+    bounds, level, peak = find_bounds(problem), problem.level, problem.peak(after)
+    bound, lowest = (max(value for value, _ in bounds), bounds[0][0]) if bounds else (0.0, 0.0)
+    moved = (after != problem.owner) & problem.owned
+    load_moved = float(problem.cost[moved].sum())
+    moves = Reliefs(problem, peak, in_moves=True).relief(peak)
+    reliefs = Reliefs(problem, min(lowest, peak))
+    proof = Proof(tuple(each for _, each in bounds), reliefs.least_peak(load_moved), reliefs.relief(peak), moves)
     in_budget = proof.budget.peak if proof.budget.least_load(problem) > load_moved else 0.0
-    return CertificateFigures(
+    figures = CertificateFigures(
         level=level,
-        heat_before=problem.peak(problem.owner) / level,
+        heat_before=problem.peak_before / level,
         heat_after=peak / level,
         bound=bound / level,
         bound_in_budget=max(bound, in_budget) / level,
         noise_floor=noise_floor(problem, sigma),
         load_moved=load_moved,
-        least_load=_of_peak(proof.load, peak).least_load(problem),
+        least_load=proof.load.least_load(problem),
         bundles_moved=int(moved.sum()),
-        least_bundles=_of_peak(proof.moves, peak).least_moves(problem),
+        least_bundles=proof.moves.least_moves(problem),
     )
-
-
-def _of_peak(relief: Relief, peak: float) -> Relief:
-    """Return the same prices for a peak that is not below the plan's."""
-    return Relief(max(relief.peak, peak), relief.resource, relief.price)
-
-
-def _find_moved(problem: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.asarray((after != problem.owner) & (problem.owner >= 0))
+    return proof, figures
 
 
 def _ratio(made: float, least: float) -> float | None:

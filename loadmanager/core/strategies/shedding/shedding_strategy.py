@@ -14,7 +14,7 @@ from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray, FloatArray
-from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.model.snapshot import Snapshot, order_by_broker
 
 State = dict[str, Any]
 """Memory of a strategy between rounds: a JSON object, passed in and returned. A new one starts empty."""
@@ -176,7 +176,7 @@ def group_by_broker(snapshot: Snapshot, which: BoolArray) -> tuple[_Positions, _
     """Return the rows of these reported bundles (N,) grouped by broker, and the start of each group (M + 1,)."""
     rows = np.flatnonzero(which)
     brokers = snapshot.bundles.broker[rows]
-    order = np.argsort(brokers, kind="stable")
+    order = order_by_broker(brokers, len(snapshot.brokers))
     return rows[order], np.searchsorted(brokers[order], np.arange(len(snapshot.brokers) + 1))
 
 
