@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -37,8 +36,7 @@ from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 _ABOUT_AS_SICK = 1.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacementQuestion:
+class PlacementQuestion(NamedTuple):
     """The bundle that needs a broker, and the state to check against.
 
     `excluded`: the broker row that the bundle leaves. `non_persistent`: it holds a non-persistent topic. `is_homeless`:
@@ -354,18 +352,11 @@ class FilterCache:
         self._known: dict[Hashable, tuple[BoolArray, dict[str, Figure]]] = {}
         self._until = 0
         """Number of moved topics at which answers expire."""
-        self._questions: dict[tuple[str, int | None, bool, bool], PlacementQuestion] = {}
 
     def question(
         self, namespace: str, excluded: int | None, *, non_persistent: bool = False, is_homeless: bool = False
     ) -> PlacementQuestion:
-        key = namespace, excluded, non_persistent, is_homeless
-        question = self._questions.get(key)
-        if question is None:
-            question = self._questions[key] = PlacementQuestion(
-                namespace, self._projection, self._settings, excluded, non_persistent, is_homeless
-            )
-        return question
+        return PlacementQuestion(namespace, self._projection, self._settings, excluded, non_persistent, is_homeless)
 
     def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
         """Return `allowed_brokers` for one of these questions; the mask is read-only."""

@@ -388,7 +388,7 @@ class _Placer:
 
     def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:
         """Return the figures of an anti-affinity refusal to unload the bundle; only under the modular rules."""
-        if not self.rules.policies:
+        if not self.rules.policies or self.snapshot.policies.find_group(namespace_of(name)) is None:
             return None
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
