@@ -24,7 +24,6 @@ from loadmanager.core.strategies.level.hysteresis import (
     Budget,
     LevelMemory,
     find_budget,
-    get_noise,
     is_urgent,
     lacks_headroom,
     margin_of,
@@ -220,11 +219,11 @@ def test_failed_search_is_repeated_after_1_2_and_4_rounds() -> None:
 
 def test_noise_is_learned_slowly_and_only_from_reports() -> None:
     memory = observe_each_minute(LevelMemory.of({}), 300, -0.1, off=0.3)
-    (noise,) = get_noise(memory.as_state(), ["a:8080"])
+    (noise,) = memory.noise(["a:8080"])
     assert noise == pytest.approx(0.3, abs=0.01)
     assert observe(memory, 18_000).brokers["a:8080"].noise == noise
     assert observe(LevelMemory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
-    assert get_noise({}, ["a:8080"]).tolist() == [0.0]
+    assert LevelMemory.of({}).noise(["a:8080"]).tolist() == [0.0]
 
 
 def with_sigma(sigma: list[float], **hosts: list[float]) -> Snapshot:

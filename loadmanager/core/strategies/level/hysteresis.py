@@ -198,6 +198,11 @@ class LevelMemory:
         }
         return replace(self, brokers={**self.brokers, **failed})
 
+    def noise(self, brokers: Sequence[str]) -> FloatArray:
+        """Return the noise of the brokers (M,), 0 if unknown."""
+        known = self.brokers
+        return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
+
     def seen(self, registrations: Sequence[Registration]) -> list[BrokerMemory]:
         """Return the memory of each of them, after a pass."""
         return [self.brokers[each.broker] for each in registrations]
@@ -231,12 +236,6 @@ def _find_limit(settings: PlannerSettings, name: str, most: float) -> tuple[floa
     """Return the lower of a setting and `most`, and the setting's name if that is the lower one."""
     share: float = getattr(settings, name) / 100
     return (share, name) if share < most else (most, None)
-
-
-def get_noise(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
-    """Return the remembered noise of the brokers (M,), 0 if unknown."""
-    known = LevelMemory.of(state).brokers
-    return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
 
 
 def _seen(before: BrokerMemory | None, look: BrokerObservation, now_s: float) -> BrokerMemory:

@@ -21,6 +21,7 @@ since its report.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,7 +45,6 @@ from loadmanager.core.strategies.level.hysteresis import (
     BrokerObservation,
     LevelMemory,
     find_budget,
-    get_noise,
     is_urgent,
     lacks_headroom,
     margin_of,
@@ -147,7 +147,7 @@ class Level:
         """Return the usage points by which the broker's most used resource is below the trigger."""
         loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        margin = margin_of(_noise(snapshot, loads, state))
+        margin = margin_of(_noise(snapshot, loads, LevelMemory.of(state)))
         trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
@@ -162,9 +162,9 @@ class Level:
         return least_points(is_reached)
 
 
-def _noise(snapshot: Snapshot, loads: LevelLoads, state: State) -> FloatArray:
+def _noise(snapshot: Snapshot, loads: LevelLoads, memory: LevelMemory) -> FloatArray:
     """Return the noise (M,) of each broker."""
-    return np.maximum(get_noise(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
+    return np.maximum(memory.noise(snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
 def _explained(used: FloatArray, loads: LevelLoads) -> FloatArray:
@@ -202,7 +202,7 @@ class _Round:
         self._mean = _reachable(LevelLoads.of(snapshot, settings), memory.resting(registrations, self._now_s))
         self._loads, self._indivisible = _with_indivisible(self._mean, snapshot)
         self._heat = self._loads.heat()
-        self._noise = _noise(snapshot, self._loads, state)
+        self._noise = _noise(snapshot, self._loads, memory)
         self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + margin_of(self._noise)
         self._excess = self._heat - self._trigger
         used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
@@ -220,8 +220,6 @@ class _Round:
         self._share = carried / total if total > 0 else np.zeros(len(carried))
         self._placed_s = self._placement_times()
         self._rests = (self._placed_s > -math.inf) & ~self._on_crowded_broker()
-        self._hottest = self._loads.hottest_resources()
-        self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = MoveLimits(snapshot, settings)
         in_need = bool((self._urgent & snapshot.brokers.settled).any())
         self._limit = find_budget(settings, self._moved_shares(), self._now_s, in_need=in_need)
@@ -235,7 +233,8 @@ class _Round:
         given: dict[int, list[LevelReason]] = {}
         for move, why in moves:
             given.setdefault(move.source, []).append(why)
-        verdicts = tuple(self._verdict(row, given.get(row, []), found) for row in range(len(self._seen)))
+        figures = enumerate(self._broker_figures())
+        verdicts = tuple(self._verdict(row, why, given.get(row, []), found) for row, why in figures)
         memory = self._memory_after_moves([move for move, _ in moves], task, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
@@ -340,10 +339,25 @@ class _Round:
         memory = self._memory.after_moves(put, relieved, self._now_s)
         return memory.after_failures(ids[broker] for broker in failed if broker not in sources)
 
-    def _verdict(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
+    def _broker_figures(self) -> Iterator[dict[str, Figure]]:
+        """Yield the figures of each broker's verdict."""
+        usage, over = self._loads.usage.max(axis=1, initial=0.0), self._heat - 1
+        columns = 100 * usage, 100 * over, 100 * self._noise, self._snapshot.brokers.bundle_count
+        rows = zip(self._loads.hottest_resources(), *(each.tolist() for each in columns), strict=True)
+        level = 100 * self._loads.level
+        for resource, used, above, noise, bundles in rows:
+            yield {
+                "usage_percent": used,
+                "resource": resource,
+                "level_percent": level,
+                "over_percent": above,
+                "noise_percent": noise,
+                "bundles": bundles,
+            }
+
+    def _verdict(self, broker: int, why: dict[str, Figure], given: list[LevelReason], found: SearchResult) -> Verdict:
         """Build the verdict; `given` are the reasons of the bundles that leave the broker."""
         name = self._snapshot.brokers.ids[broker]
-        why = self._why(broker)
         if given:
             why |= {"bundles_taken": len(given), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
             why["cold"] = int(np.count_nonzero(self._cold))
@@ -402,16 +416,6 @@ class _Round:
             cold_s = round(self._now_s - seen.cold_since_s)
             return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s}
         return LevelReason.BELOW_LEVEL, {}
-
-    def _why(self, broker: int) -> dict[str, Figure]:
-        return {
-            "usage_percent": 100 * self._highest[broker],
-            "resource": self._hottest[broker],
-            "level_percent": 100 * self._loads.level,
-            "over_percent": 100 * (float(self._heat[broker]) - 1),
-            "noise_percent": 100 * float(self._noise[broker]),
-            "bundles": int(self._snapshot.brokers.bundle_count[broker]),
-        }
 
 
 def _picks(moves: list[tuple[SearchMove, LevelReason]]) -> tuple[Pick, ...]:
