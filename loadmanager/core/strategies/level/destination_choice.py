@@ -103,11 +103,11 @@ class _Destinations:
         without: list[int] = []
         while len(bundles):
             hottest = self.heat[:, brokers].max(axis=0)
-            room = brokers[hottest < self.target - ROUNDING]
+            by_heat = np.argsort(hottest, kind="stable")
+            room = brokers[by_heat[hottest[by_heat] < self.target - ROUNDING]]
             sets = min(len(room) // _CHOICES, len(bundles))
             if not sets:
                 break
-            room = room[np.argsort(self.heat[:, room].max(axis=0), kind="stable")]
             choices = room[: sets * _CHOICES].reshape(_CHOICES, sets).T
             now, bundles = bundles[:sets], bundles[sets:]
             more = self.need[now].T[:, :, None] * self.per_need[:, choices]

@@ -98,8 +98,8 @@ class LevelLoads:
         """Return the usage (M,) that each broker's largest bundle causes even on the most suitable broker; 0 if that is
         not above the level.
         """
-        is_large = (self.need * self.per_need.min(axis=0)).max(axis=1, initial=0.0) > self.level
-        large = np.flatnonzero(is_large & (assigned >= 0))
+        least = np.multiply(self.need.T, self.per_need.min(axis=0)[:, None], order="C").max(axis=0, initial=0.0)
+        large = np.flatnonzero((least > self.level) & (assigned >= 0))
         alone = (self.need[large][:, None, :] * self.per_need).max(axis=2).min(axis=1)
         highest = np.zeros(len(self.per_need))
         np.maximum.at(highest, assigned[large], alone)
@@ -171,7 +171,8 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Lev
     load = _expected_load(snapshot, hours)
     if not per_need.any() and any(weight_of.values()) and load.sum() >= _LEAST_LOAD:
         resources, prices, per_need = _blind(load, len(brokers))
-    need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
+    metrics = load.T.copy()  # sums of contiguous columns are fast
+    need = np.stack([(metrics * price[:, None]).sum(axis=0) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     bound = max(LEAST_LEVEL, bound_level(need[bundles.assigned >= 0], per_need))
     level = compute_level(amount.sum(axis=0), per_need, bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,7 @@ Rows = npt.NDArray[np.intp]
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class SearchMove:
+class SearchMove(NamedTuple):
     """A move, in rows."""
 
     bundle: int
