@@ -45,7 +45,7 @@ from loadmanager.net.liveness import Life
 from loadmanager.store import metadata_store, paths, znode_codec
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.znode_codec import decode
-from loadmanager.util.clock import wait_at_most
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_data
 from loadmanager.wire.store_records import decode_namespace
 

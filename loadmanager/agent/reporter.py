@@ -23,6 +23,7 @@ from loadmanager.core.model.report_rule import ReportDue, ReportFigures, report_
 from loadmanager.errors import StoreError
 from loadmanager.store import znode_codec
 from loadmanager.util import clock
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     HealthData,
@@ -165,7 +166,7 @@ class Reporter:
 
     async def run(self, registration: Registrar) -> None:
         while True:
-            await clock.wait_at_most(self._wake, self._interval_s)
+            await wait_at_most(self._wake, self._interval_s)
             self._wake.clear()
             await self.tick(registration)
 

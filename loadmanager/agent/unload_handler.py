@@ -20,7 +20,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.net.broker_client import BrokerClient, UnloadRefusedError
 from loadmanager.net.http_client import PeerUnavailableError
-from loadmanager.util.clock import wait_at_most
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.http_bodies import OwnerAnswer, TopicsOfBundle
 
 log = structlog.get_logger(__name__)

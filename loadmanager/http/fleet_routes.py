@@ -26,6 +26,7 @@ from loadmanager.http.openapi import Operation, Parameter, read
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util import clock
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.fleet_bodies import Briefing, FleetBody, Mark
 
 log = structlog.get_logger(__name__)
@@ -317,7 +318,7 @@ class LiveHandlers:
                 await _write(response, frames)
                 sent_s = time.monotonic()
                 continue
-            await clock.wait_at_most(changed, _LOOK_S)
+            await wait_at_most(changed, _LOOK_S)
         await response.write_eof()
 
     async def _ask(self, after: Mark | None) -> Briefing | None:

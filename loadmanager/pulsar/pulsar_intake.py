@@ -41,6 +41,7 @@ from loadmanager.pulsar.rest_call import FAULTS_OF_ITS_OWN, PulsarRefusedError, 
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
 from loadmanager.util import clock
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.policy_records import policies_of
 
 log = structlog.get_logger(__name__)
@@ -162,7 +163,7 @@ class PulsarIntake:
                     self._done = number
                     self._polled.notify_all()
             self._on_change()
-            await clock.wait_at_most(self._wake, self._interval_s)
+            await wait_at_most(self._wake, self._interval_s)
 
     async def settled(self) -> None:
         """Wait until a poll that starts after the call has been applied."""

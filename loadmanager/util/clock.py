@@ -1,4 +1,4 @@
-"""Clocks: wall time in milliseconds, and seconds since boot for promises that expire (leases, sessions); a timed wait.
+"""Clocks: wall time in milliseconds, and seconds since boot for promises that expire (leases, sessions).
 
 `time.monotonic()` stops while a machine is suspended, so after a resume an expired lease would look valid.
 CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC (macOS) continue. If neither exists, `time.monotonic()` is used. Timers of
@@ -7,8 +7,6 @@ asyncio and kazoo use `time.monotonic()` anyway, so check an expiry against this
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 import time
 
@@ -34,13 +32,3 @@ def now_ms() -> int:
 def now_s() -> float:
     """Return the seconds since boot; comparable within one machine only."""
     return time.clock_gettime(getattr(time, _NAME)) if COUNTS_SUSPENSION else time.monotonic()
-
-
-async def wait_at_most(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait until the event is set or the timeout has passed; None: no timeout.
-
-    Not `asyncio.wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the event.
-    """
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

@@ -29,6 +29,7 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.util import clock
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.store_records import LeaderRecord, SuspicionRecord
 
 log = structlog.get_logger(__name__)
@@ -221,7 +222,7 @@ class Election:
 
     async def _sleep_until(self, until_s: float | None) -> None:
         timeout_s = None if until_s is None else max(0.0, until_s - clock.now_s())
-        await clock.wait_at_most(self._wake, timeout_s)
+        await wait_at_most(self._wake, timeout_s)
 
     async def _campaign(self, campaign: Campaign) -> None:
         session_id = self._store.session_id

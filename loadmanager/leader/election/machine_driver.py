@@ -13,7 +13,7 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership
 from loadmanager.core.protocol.state_machine import Machine, Signal, Write, WriteEnded, do_all
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
-from loadmanager.util.clock import wait_at_most
+from loadmanager.util.timed_wait import wait_at_most
 
 _Event = TypeVar("_Event")
 _Action = TypeVar("_Action")

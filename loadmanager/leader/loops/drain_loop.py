@@ -42,7 +42,7 @@ from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.util.clock import wait_at_most
+from loadmanager.util.timed_wait import wait_at_most
 from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)

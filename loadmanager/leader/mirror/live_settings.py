@@ -14,7 +14,7 @@ import structlog
 from loadmanager.config.dynamic_settings import settings_under, usable_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.util.clock import wait_at_most
+from loadmanager.util.timed_wait import wait_at_most
 
 log = structlog.get_logger(__name__)
 

@@ -277,6 +277,10 @@ class ManyWindows:
 
     rows = 120_000
 
+    @property
+    def tables(self) -> ManyWindows:
+        return self
+
     def has(self, name: str, /) -> bool:
         return name == "imbalance"
 

@@ -50,7 +50,7 @@ def test_credentials_come_from_a_variable_or_are_absent(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("source", "content", "says"),
     [
-        ("lm:secret", None, "expected file:///path/to/file or env:VARIABLE, never credentials themselves"),
+        ("lm:secret", None, "with sasl: in front for SASL, never credentials themselves"),
         ("secret", None, "expected file:///path/to/file or env:VARIABLE"),
         ("sasl:secret", None, "expected file:///path/to/file or env:VARIABLE"),
         ("env:NO_SUCH_VARIABLE", None, "there is no such environment variable"),
