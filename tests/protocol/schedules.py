@@ -286,6 +286,7 @@ _SETTINGS = (
     ("maxConcurrentUnloadsPerBroker", "1"),
     ("namespaceBundleUnloadingTimeoutMs", "1500"),
     ("namespaceBundleUnloadingTimeoutMs", "15000"),
+    ("namespaceBundleUnloadingTimeoutMs", "1800"),
     ("namespaceBundleUnloadingTimeoutMs", "36000"),
     ("loadBalancerSheddingEnabled", "false"),
     ("loadBalancerSheddingIntervalMinutes", "0.02"),
@@ -664,6 +665,9 @@ def _leave_behind(loop: VirtualLoop) -> None:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
             with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
                 task.get_coro().close()
+            for callback, _ in task._callbacks or ():  # close what a task never began
+                with contextlib.suppress(BaseException):
+                    callback(task)
         loop.close()
     web_app._cached_build_middleware.cache_clear()  # it would keep hundreds of worlds
 
