@@ -18,7 +18,7 @@ from loadmanager.core.domain.names import BundleName, parse_broker_id
 from loadmanager.errors import BadRequestError, NotFoundError
 from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.messages import json_response, parse_bundle, parse_number, parse_range, parse_time
-from loadmanager.http.openapi import TIME, Operation, Parameter, read
+from loadmanager.http.openapi import TIME, Operation, Parameter, count_schema, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.net.auth.gate import AccessRole
@@ -86,7 +86,6 @@ class AuditHandlers(LeaderHandlers[Candidate]):
     """Audit log, answered by the leader, which executes operator commands."""
 
     def operations(self) -> list[Operation]:
-        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _AUDIT_LIMIT}
         return [
             read(
                 "/loadbalance/v1/audit",
@@ -94,7 +93,7 @@ class AuditHandlers(LeaderHandlers[Candidate]):
                 AuditAnswer,
                 Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", TIME),
                 Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
-                Parameter("limit", "how many at most", most),
+                Parameter("limit", "how many at most", count_schema(_MOST, _AUDIT_LIMIT)),
                 statuses=(200, 400),
             )
         ]
@@ -219,7 +218,7 @@ class LineageHandlers(LeaderHandlers[Candidate]):
     """Lineage of bundles: decisions, moves, operator commands and leaders, across terms."""
 
     def operations(self) -> list[Operation]:
-        limit: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ENTRIES, "default": _MOST_ENTRIES}
+        limit = count_schema(_MOST_ENTRIES, _MOST_ENTRIES)
         parameters = (
             Parameter("since", "from this time on, in ms since 1970; none: of the last 12 hours", TIME),
             Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),

@@ -264,8 +264,8 @@ class LiveHandlers:
         after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
         return [
             read("/loadbalance/v1/fleet", self.fleet, FleetBody),
-            Operation("GET", "/loadbalance/v1/live", self.stream, AccessRole.READ, media_type=EVENTS),
-            Operation("GET", _BRIEFING, self.briefing, AccessRole.PEER, (after,), answer=Briefing, statuses=(200, 400)),
+            read("/loadbalance/v1/live", self.stream, None, media_type=EVENTS),
+            read(_BRIEFING, self.briefing, Briefing, after, role=AccessRole.PEER, statuses=(200, 400)),
         ]
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ from loadmanager.http.messages import MAX_BODY_BYTES, json_bytes, json_response,
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.node import Node
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 from loadmanager.wire.operator_config import (
     Changes,
@@ -124,7 +123,7 @@ class LearnedHandlers(LeaderHandlers[Candidate]):
     def operations(self) -> list[Operation]:
         done = (204, 409, 413)
         return [
-            Operation("GET", _LEARNED, self.get_learned, AccessRole.READ),
+            read(_LEARNED, self.get_learned, None),
             operate("PUT", _LEARNED, self.put_learned, body=LearnedData, most_body_bytes=MAX_BODY_BYTES, statuses=done),
             operate("DELETE", _LEARNED, self.forget_learned, statuses=done),
         ]

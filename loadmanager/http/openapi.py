@@ -43,6 +43,13 @@ _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
 TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
+
+
+def count_schema(most: int, default: int) -> _JsonSchema:
+    """Return the schema of a number of entries, at least 1."""
+    return {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+
+
 _PROBLEM = ("", "")
 """Key of the error body in the schemas of operations."""
 
@@ -164,10 +171,24 @@ def read(
     answer: Any,  # noqa: ANN401 - as in `Operation`
     *parameters: Parameter,
     role: AccessRole = AccessRole.READ,
-    **others: Any,  # noqa: ANN401 - fields of `Operation`
+    statuses: tuple[int, ...] = (HTTPStatus.OK,),
+    media_type: str | None = None,
+    guards_itself: bool = False,
+    summary: str = "",
 ) -> Operation:
     """Return the operation of a GET, for readers unless there is another `role`."""
-    return Operation("GET", path, handler, role, parameters, answer=answer, **others)
+    return Operation(
+        "GET",
+        path,
+        handler,
+        role,
+        parameters,
+        answer=answer,
+        statuses=statuses,
+        media_type=media_type,
+        guards_itself=guards_itself,
+        summary=summary,
+    )
 
 
 operate = partial(Operation, role=AccessRole.OPERATE)

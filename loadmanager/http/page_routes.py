@@ -20,7 +20,7 @@ from importlib.resources.abc import Traversable
 from aiohttp import ETag, web
 
 from loadmanager.errors import NotFoundError
-from loadmanager.http.openapi import Operation
+from loadmanager.http.openapi import Operation, read
 from loadmanager.net.auth.gate import AccessRole
 
 _INDEX = "index.html"
@@ -84,10 +84,8 @@ class PageHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", "/", self.index, AccessRole.ANYONE, media_type=_HTML, statuses=(200, 304)),
-            Operation(
-                "GET", "/page/{file:.+}", self.file, AccessRole.ANYONE, media_type=_ANY, statuses=(200, 304, 404)
-            ),
+            read("/", self.index, None, role=AccessRole.ANYONE, media_type=_HTML, statuses=(200, 304)),
+            read("/page/{file:.+}", self.file, None, role=AccessRole.ANYONE, media_type=_ANY, statuses=(200, 304, 404)),
         ]
 
     async def index(self, request: web.Request) -> web.Response:

@@ -35,7 +35,6 @@ from loadmanager.http.messages import json_response, parse_flag, parse_namespace
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, administer, read
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.node import Node
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
     ISOLATION_DATA,
@@ -345,7 +344,7 @@ class AntiAffinityHandlers(LeaderHandlers[Node]):
         tenant = Parameter("tenant", "of this tenant alone", required=True)
         return [
             read(_MEMBERS, self.members, list[str], tenant, statuses=(200, 400, 404)),
-            Operation("GET", _GROUP, self.get_group, AccessRole.READ, statuses=(200, 204, 404, 412), media_type=JSON),
+            read(_GROUP, self.get_group, None, statuses=(200, 204, 404, 412), media_type=JSON),
             administer(
                 "POST", _GROUP, self.set_group, body=str, body_media_type="text/plain", statuses=(204, 404, 409, 412)
             ),

@@ -35,10 +35,10 @@ class ProbeHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", "/healthz", self.healthz, AccessRole.ANYONE, answer=HealthBody, statuses=(200, 500)),
-            Operation("GET", "/readyz", self.readyz, AccessRole.ANYONE, answer=Readiness),
-            Operation("GET", "/status.html", self.status_page, AccessRole.ANYONE, media_type=TEXT),
-            Operation("GET", "/metrics", self.metrics, AccessRole.READ, media_type=TEXT),
+            read("/healthz", self.healthz, HealthBody, role=AccessRole.ANYONE, statuses=(200, 500)),
+            read("/readyz", self.readyz, Readiness, role=AccessRole.ANYONE),
+            read("/status.html", self.status_page, None, role=AccessRole.ANYONE, media_type=TEXT),
+            read("/metrics", self.metrics, None, media_type=TEXT),
         ]
 
     async def healthz(self, _: web.Request) -> web.Response:

@@ -13,7 +13,7 @@ from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
 from loadmanager.http.messages import parse_number
-from loadmanager.http.openapi import TEXT, Operation, Parameter, operate, read
+from loadmanager.http.openapi import TEXT, Operation, Parameter, count_schema, operate, read
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.util.process_metrics import add_process_metrics
 from loadmanager.wire.pulsar_records import PulsarServiceStatus
@@ -33,7 +33,7 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
     """Process beside a Pulsar. Diary and scores come from the leader, because only it plans."""
 
     def operations(self) -> list[Operation]:
-        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
+        most = count_schema(_MOST_ROUNDS, _ROUNDS)
         rounds, limit = (
             Parameter("rounds", "how many rounds at most", most),
             Parameter("limit", "how many at most", most),
