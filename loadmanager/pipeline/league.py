@@ -69,20 +69,19 @@ class Recommendation:
     seeds: int
 
 
-def league_table(outcomes: pd.DataFrame, recommended: Iterable[Recommendation]) -> pd.DataFrame:
-    """Return a row per fleet and configuration, best first, from a row per scenario.
+def league_table(outcomes: pd.DataFrame, best: Recommendation) -> pd.DataFrame:
+    """Return a row per fleet and configuration, best first, from a row per scenario. `best` alone is marked.
 
     The places are by time above 100 %, above 85 %, then regret, then load moved, then the order of the names. Of worst
     usages it has the highest; everything else is over the whole time of the scenarios.
     """
     tables = []
-    chosen = {each.fleet: each.configuration for each in recommended}
     for fleet, rows in _rates(outcomes).groupby("fleet", sort=False):
         scenarios = rows.groupby("configuration")
         hours, worst = scenarios["duration_s"].sum() / PER_HOUR_S, scenarios[WORST].max()
         table = _means(rows, "configuration").assign(scenarios=scenarios.size(), hours=hours, **{WORST: worst})
         table = table.reset_index().sort_values([*_DECIDE, MOVED, "configuration"], kind="stable")
-        table["recommended"] = table["configuration"] == chosen[str(fleet)]
+        table["recommended"] = (fleet == best.fleet) & (table["configuration"] == best.configuration)
         table["fleet"], table["place"] = fleet, range(1, len(table) + 1)
         tables.append(table[schema_of("league").names])
     return pd.concat(tables, ignore_index=True)

@@ -27,6 +27,8 @@ from loadmanager.pipeline.league import (
     recommended_yaml,
 )
 from loadmanager.pipeline.paired import interval
+from loadmanager.pipeline.reporting.actions import find_actions
+from loadmanager.pipeline.step import Summary
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -121,7 +123,7 @@ def test_league_orders_by_overload_then_regret_then_moved_load() -> None:
         ]
     )
 
-    table = league_table(outcomes, recommendations(outcomes))
+    table = league_table(outcomes, *recommendations(outcomes))
 
     assert table["configuration"].tolist() == ["calm", "restless", "uneven", "hot", "full"]
     assert table["place"].tolist() == [1, 2, 3, 4, 5]
@@ -137,7 +139,7 @@ def test_rates_weigh_scenarios_by_length_and_keep_the_worst_usage() -> None:
         ]
     )
 
-    row = league_table(outcomes, recommendations(outcomes)).iloc[0]
+    row = league_table(outcomes, *recommendations(outcomes)).iloc[0]
 
     assert (row["scenarios"], row["hours"]) == (2, 4.0)
     assert (row[ABOVE], row["moves"], row["worst_usage"]) == pytest.approx((0.25, 2.0, 0.9))
@@ -293,8 +295,28 @@ def test_each_fleet_has_a_row_with_recommendation_or_reason() -> None:
     assert table["configuration"].tolist() == ["a", None]
     assert table["days"].tolist() == [5, 1]
     assert "1 whole days were replayed" in table["why"][1]
-    league = league_table(pd.DataFrame(rows), found)
+    league = league_table(pd.DataFrame(rows), found[0])
     assert league[league["recommended"]][["fleet", "configuration"]].to_numpy().tolist() == [["as-recorded", "a"]]
+
+
+def test_report_names_the_configuration_of_the_recommended_file() -> None:
+    outcomes = pd.DataFrame(
+        [
+            *days("one", *[0.1] * 5),
+            *days("other", *[0.2] * 5),
+            *days("one", *[0.2] * 5, fleet="three-less"),
+            *days("other", *[0.1] * 5, fleet="three-less"),
+        ]
+    )
+    found = recommendations(outcomes)
+    assert [(each.fleet, each.configuration) for each in found] == [("as-recorded", "one"), ("three-less", "other")]
+
+    league = league_table(outcomes, found[1])
+    text = recommended_yaml(found[1], settings_of({"loadBalancerSheddingIntervalMinutes": 3}, "other"), [])
+
+    (action,) = find_actions({"league": league.sort_values(["fleet", "place"])}, Summary("r", "/h", "/o"), text)
+    assert action.what == "Balance with other"
+    assert any(each.endswith("-c loadBalancerSheddingIntervalMinutes -v 3.0") for each in action.commands)
 
 
 @given(

@@ -145,7 +145,7 @@ def test_one_hour_gives_a_league_without_recommendation(outcomes: pd.DataFrame, 
     found = next(each for each in recommendations(outcomes) if each.fleet == tried.recommend_for)
 
     assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
-    table = league_table(outcomes, recommendations(outcomes))
+    table = league_table(outcomes, found)
     assert len(table) == 2 * 4
     assert set(paired_differences(outcomes)["paired_over"]) == {"seeds"}
 

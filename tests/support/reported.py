@@ -102,7 +102,7 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
                 "configuration": ["TransferShedder", "ThresholdShedder", "AvgShedder"] * 2,
                 "hours": days * 24.0,
                 "time_hot": [0.1, 0.22, 0.31, 0.2, 0.3, 0.42],
-                "recommended": [True, False, False] * 2,
+                "recommended": [True, *[False] * 5],
             }
         ),
         "recommendation": pd.DataFrame(

@@ -53,10 +53,10 @@ def replay_scenarios(run: JobRun) -> None:
     run.write("scenarios", play(planned, ranges))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     found = recommendations(outcomes)
-    run.write("league", league_table(outcomes, found))
+    best, text = next(each for each in found if each.fleet == planned.recommend_for), None
+    run.write("league", league_table(outcomes, best))
     run.write("paired_differences", paired_differences(outcomes))
     run.write("recommendation", recommendation_table(found))
-    best, text = next(each for each in found if each.fleet == planned.recommend_for), None
     if best.configuration is None:
         run.done.note(f"what-if: {best.why[0]}")
     else:
