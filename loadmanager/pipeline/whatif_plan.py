@@ -143,8 +143,9 @@ def _cells(
     cells = []
     for number, ((stretch, outline), fleet, (name, settings), seed) in enumerate(played):
         rules = world_rules(whatif.rules, settings)
+        planner = replace(settings.planner_settings(), auto_bundle_merge_enabled=False)  # worlds never merge
         try:
-            trial = Trial(settings.planner_settings(), rules, cost, _change(fleet, outline), seed, whatif.step_s)
+            trial = Trial(planner, rules, cost, _change(fleet, outline), seed, whatif.step_s)
         except ValueError as error:
             raise ScenarioError(f"{whatif.name}: fleet {fleet.name}, {name}: {error}") from None
         cells.append(Cell(number, fleet.name, name, stretch, outline.digest, trial))

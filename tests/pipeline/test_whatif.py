@@ -199,6 +199,13 @@ def test_one_of_the_initial_brokers_is_never_removed(tmp_path: Path) -> None:
     assert given.cells[0].trial.change.removed == {broker(0)}
 
 
+def test_cluster_that_merges_bundles_is_replayed_without_merges(history: History) -> None:
+    given = planned(whatif(), history, base={"loadBalancerAutoBundleMergeEnabled": True})
+
+    assert [cell.trial.settings.auto_bundle_merge_enabled for cell in given.cells] == [False]
+    assert given.configurations["settings"].load_balancer_auto_bundle_merge_enabled
+
+
 def test_documented_file_is_accepted() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("```yaml\nname: three-brokers-less\n")
@@ -309,7 +316,11 @@ def test_reports_without_bundles_are_refused_as_nothing_to_replay(tmp_path: Path
             ConfigurationError,
             r"settings of a: loadBalancerBrokerThresholdShedderPercentage: .* \(got 300",
         ),
-        ({"settings": {"loadBalancerAutoBundleMergeEnabled": True}}, ScenarioError, "never merged; set it to false"),
+        (
+            {"settings": {"defaultNamespaceBundleSplitAlgorithm": "specified_positions_divide"}},
+            ScenarioError,
+            "it has to be told where to cut; choose another",
+        ),
         (
             {"fleets": [{"name": "a", "removed": ["broker-9:8080"]}]},
             ScenarioError,
