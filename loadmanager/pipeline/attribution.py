@@ -1,18 +1,7 @@
 """Attribution of load to brokers over time: validity of reports, and ownership intervals of bundles.
 
-A report is valid for each bundle that it names from when it came until the first of these:
-
-- the next report, by any broker, of this bundle or of one that shares hashes with it (it was split or merged)
-- `broker_gone` of the broker that reported it
-- the end of its leader's term: `term_ended`, or without one the next `term_began`
-- the end of the history
-- 15 minutes: a broker reports at least that often
-
-So one broker carries a bundle at a time, and load is counted once. For the resources of the broker itself a report is
-valid until the broker's next report.
-
-Reports are ordered by (`at_ms`, `epoch`, `sequence`). Reports and events that a leader recorded after its term are left
-out: the next leader records the same. Imported rows (epoch 0) have no term.
+docs/pipeline.md, under "Windows", lists what ends the validity of a report. One broker carries a bundle at a time, so
+load is counted once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Incremental processing: find the hours of a history that have changed since their windows were made.
 
-The windows of an hour are made from the files of that hour and of the hour before, whose reports may still be valid.
-They are made again if one of these files is new, replaced or compacted, and if the end of a term or of the history
-within the hour has changed. If retention has deleted a file of an hour, the hour keeps its windows, and the next hour
-its first 15 minutes.
-
-The rows of unchanged hours stay in the tables. `<out>/_hours.json` records the inputs of each hour. An hour is marked
-unfinished before its tables are written, so the next run repairs a run that was killed.
+docs/pipeline.md, under "Every night, and continuously", has the rules. `<out>/_hours.json` records the inputs of each
+hour: the files of that hour and of the hour before, and the ends of terms.
 """
 
 from __future__ import annotations

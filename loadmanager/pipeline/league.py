@@ -1,20 +1,7 @@
 """League of configurations: table, paired differences with confidence intervals, and recommendation.
 
-    compared in this order                                                 margin of equality
-    ---------------------------------------------------------------------  ------------------
-    time in which some broker is used above 100 %                          0.2 % of all time
-    time in which some broker is used above 85 %                           1 % of all time
-    regret: imbalance above the lower bound of any distribution            0.02
-    of those left: fewest returns, least load moved, fewest clients disturbed
-
-At each line those are left that are shown equal to the best (`pipeline.paired`). Configurations are compared
-in pairs: on the same day, with the same seeds and the same fleet. A difference is the mean over days, with Student's
-t-interval; the seeds of a day are averaged, as they depend on each other. With one day the seeds are the pairs, and
-show nothing.
-
-Nothing is recommended from less than five whole days and three seeds, or where walk-forward validation fails: on each
-day but the first two a configuration is chosen by the days before, and has to be better than the mean of all, or as
-good where all others are shown equal or worse.
+docs/pipeline.md has the rules of comparison and recommendation, under "What if" and "What is shown". The seeds of a day
+are averaged, as they depend on each other. With one day the seeds are the pairs, and show nothing.
 """
 
 from __future__ import annotations

@@ -39,16 +39,8 @@ FEWEST_PAIRS = 5
 class Significance(enum.StrEnum):
     """Significance of a measured difference between two alternatives, lower is better.
 
-        the interval of the mean difference, one less the other      shows
-        -----------------------------------------------------------  --------------------------------------------------
-        of fewer than five pairs                                     INCONCLUSIVE: it may be any of the others
-        wholly within the margin, to both sides                      EQUAL: whatever it is, it does not matter
-        wholly below 0                                               BETTER: the one is
-        wholly above 0                                               WORSE
-        any other                                                    INCONCLUSIVE
-
-    So missing data never shows equality (equivalence is shown by two one-sided tests), and a certain difference too
-    small to matter is equal.
+    Missing data never shows equality (equivalence is shown by two one-sided tests), and a certain difference too small
+    to matter is equal. docs/pipeline.md has the rules, under "What is shown".
     """
 
     BETTER = "better"
