@@ -17,7 +17,7 @@ from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.core.planning.repeated_moves import is_again, is_back
 from loadmanager.history.table_schemas import MOVES, ORDER
 from loadmanager.pipeline.attribution import SHORTEST_MS, window_of
-from loadmanager.pipeline.datasets import require, schema_of
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
@@ -84,7 +84,7 @@ def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = U
             f.count_if(f.col("mean_usage") > overloaded).alias("overloaded_brokers"),
         )
     )
-    return require(found.withColumn("above_threshold", f.col("max_over_mean") > threshold), "imbalance")
+    return found.withColumn("above_threshold", f.col("max_over_mean") > threshold)
 
 
 def time_above(
@@ -94,7 +94,7 @@ def time_above(
     of_cluster = _time_above(imbalances, "imbalance", f.lit("cluster"), f.col("max_over_mean"), threshold)
     used = _of_length(broker_windows, SHORTEST_S).where(f.col("mean_usage").isNotNull())
     of_brokers = _time_above(used, "usage", f.col("broker"), f.col("mean_usage"), overloaded)
-    return require(of_cluster.unionByName(of_brokers), "time_above")
+    return of_cluster.unionByName(of_brokers)
 
 
 def hot_bundles(bundle_windows: DataFrame, most: int = _HOTTEST) -> DataFrame:
@@ -106,7 +106,7 @@ def hot_bundles(bundle_windows: DataFrame, most: int = _HOTTEST) -> DataFrame:
         "times_mean": _share(f.col("load"), f.avg("load").over(day)),
         "rank": f.row_number().over(day.orderBy(f.desc("load"), "bundle")),
     }
-    return require(daily.withColumns(figures).where((f.col("rank") <= most) & (f.col("load") > 0)), "hot_bundles")
+    return daily.withColumns(figures).where((f.col("rank") <= most) & (f.col("load") > 0))
 
 
 def flapping(moves: DataFrame, settings: PlannerSettings) -> DataFrame:
@@ -126,7 +126,7 @@ def flapping(moves: DataFrame, settings: PlannerSettings) -> DataFrame:
     def counted(of_bundle: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame([_counted(of_bundle.sort_values(list(ORDER)), settings)])
 
-    return require(done.groupBy("bundle").applyInPandas(counted, schema_of("flapping")), "flapping")
+    return done.groupBy("bundle").applyInPandas(counted, schema_of("flapping"))
 
 
 def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
@@ -145,24 +145,21 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
     seen = began.join(before, "before_ms", "left").join(after, "after_ms", "left")
     by_leader, by_windows = f.col("leader_after").isNotNull(), f.col("window_after").isNotNull()
     measured_after = f.coalesce("leader_after", "window_after")
-    return require(
-        seen.select(
-            *ORDER,
-            "bundle",
-            "source",
-            f.coalesce("taken_by", "destination").alias("destination"),
-            "reason",
-            f.col("ended_as").alias("outcome"),
-            "at_ms",
-            throughput().alias("load"),
-            f.col("imbalance_before").alias("predicted_before"),
-            f.col("imbalance_after").alias("predicted_after"),
-            f.when(by_leader, f.col("leader_before")).otherwise(f.col("window_before")).alias("measured_before"),
-            measured_after.alias("measured_after"),
-            f.when(by_leader, "leader").when(by_windows, "windows").alias("measured_by"),
-            (measured_after - f.col("imbalance_after")).alias("error"),
-        ),
-        "move_effects",
+    return seen.select(
+        *ORDER,
+        "bundle",
+        "source",
+        f.coalesce("taken_by", "destination").alias("destination"),
+        "reason",
+        f.col("ended_as").alias("outcome"),
+        "at_ms",
+        throughput().alias("load"),
+        f.col("imbalance_before").alias("predicted_before"),
+        f.col("imbalance_after").alias("predicted_after"),
+        f.when(by_leader, f.col("leader_before")).otherwise(f.col("window_before")).alias("measured_before"),
+        measured_after.alias("measured_after"),
+        f.when(by_leader, "leader").when(by_windows, "windows").alias("measured_by"),
+        (measured_after - f.col("imbalance_after")).alias("error"),
     )
 
 
@@ -190,9 +187,7 @@ def inconsistent_brokers(totals_compared: DataFrame) -> DataFrame:
     worst = f.max(f.struct("worst_difference", *of_worst)).alias("worst")
     sums = [f.sum(name).alias(name) for name in ("reports", "inconsistent")]
     found = totals_compared.groupBy("broker", "what").agg(*sums, worst).where(f.col("inconsistent") > 0)
-    return require(
-        found.select("broker", "what", "reports", "inconsistent", "worst.*").drop(*ORDER), "inconsistent_brokers"
-    )
+    return found.select("broker", "what", "reports", "inconsistent", "worst.*").drop(*ORDER)
 
 
 def _of_length(windows: DataFrame, window_s: int) -> DataFrame:
