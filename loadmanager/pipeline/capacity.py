@@ -1,11 +1,6 @@
-"""Step `capacity`: cost models, and the brokers that the next days need.
+"""Step `capacity`: cost models, and the brokers that the next days need. docs/pipeline.md describes the method.
 
-The busiest hour of each day is projected: a median slope (Theil-Sen), the ends of its 80 % interval for the outer
-quantiles, and the residuals by day of the week. The median has no slope where the interval includes 0. Hours are means:
-the headroom covers peaks within an hour, and load that is not spread evenly.
-
-Usage follows from load by a cost model, plus what an idle broker uses. A broker with an unknown limit counts as an
-average one. Heap memory is left out: a full heap is normal for a JVM.
+Heap memory is left out: a full heap is normal for a JVM.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
     usage = base + coefficients * (msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out, topics)
 
-No coefficient is negative (non-negative least squares). A class is the brokers with the same limits. The error is that
-on the last fifth of the reports by time, of the model fitted to the others; the final model is fitted to all. Reports
-at the limit of a resource are left out, since more load would not show. The default model is kept where the reports do
-not determine the costs, or where the fit is no better; the table has the reason.
+Reports at the limit of a resource are left out, since more load would not show. docs/pipeline.md has the other rules,
+under "Costs".
 """
 
 from __future__ import annotations

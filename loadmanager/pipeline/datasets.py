@@ -95,22 +95,15 @@ _COLUMNS = {
     "inconsistent_brokers": (
         "string broker what, long reports inconsistent, double worst_difference, long at_ms, double reported summed"
     ),
-    # `model` is the one that was tried against the baseline; scores are null where there was too little to try.
-    # Coverage is the share of points within the 80 % interval. `shown` compares the pinball losses of the days of
-    # the model and of the baseline (`pipeline.paired`).
     "backtest": (
         "string kind key metric, integer horizon_h, string model, long points, double pinball mae, string baseline,"
         " double baseline_pinball baseline_mae coverage baseline_coverage, string shown, boolean used, string why"
     ),
     "forecasts": "string kind key metric, long start_ms, integer hours_ahead, double q10 q50 q90, string model",
-    # Errors of the fit and of the default model, on the held-out reports.
     "cost_models": (
         f"string broker_class resource, double base {' '.join(METRICS)} topics, long reports held_out,"
         " double r2 mape given_r2 given_mape, boolean fitted, string why"
     ),
-    # `used` is relative to what load may use of the resource that runs out first, null where that is nothing.
-    # `needed` is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one
-    # failure domain (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small.
     "capacity": (
         "string day, long start_ms, double quantile, long needed needed_n1 needed_domain have,"
         " string resource_first, double used, boolean fits fits_n1 fits_domain,"

@@ -1,9 +1,7 @@
 """Learned data for the leader: the load of a bundle of each namespace, and a weekly load profile.
 
-The load is the mean over time of the namespace's load, divided by its bundles. A profile is the median forecast of each
-hour of the next week relative to their mean. Namespaces with the most load have one, where all 168 hours are forecast:
-all profiles have to fit in one znode. A profile is proved where the back-test shows that the seasonal model is better
-than the best persistence (`pipeline.paired`), a day ahead and in both directions.
+docs/pipeline.md describes both, under "What the leader does with it". Namespaces with the most load have a profile: all
+profiles have to fit in one znode.
 """
 
 from __future__ import annotations
