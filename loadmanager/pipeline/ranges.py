@@ -34,11 +34,10 @@ from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline.source import read_history
 
 _HOLD_MS = round(HOLD_S * 1000)
-_FAULT = t.StructType().add("fault", t.StringType())
 _OUTLINE = t.StructType(
     [
-        *(t.StructField(name, t.StringType()) for name in ("fault", "first", "digest")),
-        *(t.StructField(name, t.ArrayType(t.StringType())) for name in ("brokers", "namespaces", "unreadable")),
+        *(t.StructField(name, t.StringType()) for name in ("fault", "digest")),
+        *(t.StructField(name, t.ArrayType(t.StringType())) for name in ("brokers", "begin", "namespaces", "damaged")),
         t.StructField("capacity", t.ArrayType(t.DoubleType())),
     ]
 )
@@ -48,12 +47,12 @@ _OUTLINE = t.StructType(
 class Outline:
     """All brokers and namespaces of a range, and a digest of its content.
 
-    `first` is the first broker by name at the beginning, and `capacity` its capacity of each resource.
+    `begin` are the brokers at the beginning, by name, and `capacity` is that of the first one, of each resource.
     """
 
     brokers: tuple[BrokerId, ...]
+    begin: tuple[BrokerId, ...]
     namespaces: tuple[str, ...]
-    first: BrokerId | None
     capacity: tuple[float, ...]
     digest: str
 
@@ -100,14 +99,9 @@ class Ranges:
         url = self._url
         rows = _map_each(self._spark, lambda number: _outline_row(url, stretches[number]), len(stretches), _OUTLINE)
         found = rows.collect()
-        unreadable = dict.fromkeys(text for row in found for text in row.unreadable)
-        self._report(HistoryFileError(text) for text in unreadable)
+        damaged = dict.fromkeys(text for row in found for text in row.damaged)
+        self._report(HistoryFileError(text) for text in damaged)
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
-
-    def faults(self, cells: Sequence[Cell]) -> list[str | None]:
-        """Return for each trial the reason why it cannot be simulated, or None."""
-        rows = self.replay(lambda number, recorded: {"fault": fault_of(recorded, cells[number].trial)}, cells, _FAULT)
-        return [row.fault for row in rows.collect()]
 
     def replay(
         self,
@@ -152,16 +146,16 @@ def _map_each(
 
 
 def _outline_row(url: str, stretch: Stretch) -> dict[str, Any]:
-    unreadable = dict[str, None]()
+    damaged = dict[str, None]()
     try:
-        outline = outline_of(_read(url, stretch, lambda fault: unreadable.setdefault(str(fault))))
+        outline = outline_of(_read(url, stretch, lambda fault: damaged.setdefault(str(fault))))
     except ValueError as error:
-        return {"fault": str(error), "unreadable": [*unreadable]}
-    return asdict(outline) | {"unreadable": [*unreadable]}
+        return {"fault": str(error), "damaged": [*damaged]}
+    return asdict(outline) | {"damaged": [*damaged]}
 
 
 def _outline_in(row: Any) -> Outline:  # noqa: ANN401 - a row of Spark
-    return Outline(tuple(row.brokers), tuple(row.namespaces), row.first, tuple(row.capacity), row.digest)
+    return Outline(tuple(row.brokers), tuple(row.begin), tuple(row.namespaces), tuple(row.capacity), row.digest)
 
 
 def _read(url: str, stretch: Stretch, on_fault: OnFault) -> RecordedRange:
@@ -170,12 +164,12 @@ def _read(url: str, stretch: Stretch, on_fault: OnFault) -> RecordedRange:
 
 
 def outline_of(recorded: RecordedRange) -> Outline:
-    first = min(recorded.brokers, key=lambda spec: spec.id, default=None)
+    begin = sorted(recorded.brokers, key=lambda spec: spec.id)
     return Outline(
         tuple(recorded.broker_ids()),
+        tuple(spec.id for spec in begin),
         tuple(spec.name for spec in recorded.namespace_specs()),
-        None if first is None else first.id,
-        () if first is None else first.capacity,
+        begin[0].capacity if begin else (),
         digest_of(recorded),
     )
 
@@ -205,12 +199,3 @@ def _range_of(url: str, stretch: Stretch, digest: str) -> RecordedRange:
     if key not in _LAST:
         raise HistoryError("files of the range have changed while it was replayed")
     return _LAST[key]
-
-
-def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:
-    """Return the reason why the trial cannot be simulated, or None."""
-    try:
-        trial.world(recorded)
-    except ValueError as error:
-        return str(error)
-    return None

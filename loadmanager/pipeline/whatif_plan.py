@@ -31,6 +31,7 @@ from loadmanager.lab.simulate.run_rules import CostModel
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.trial import FleetChange, Trial, figures
+from loadmanager.lab.simulate.world import check_settings, require_unique
 from loadmanager.lab.simulate.world_builder import broker_spec, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
@@ -91,7 +92,6 @@ def plan(
     recommend_for = whatif.recommend_for or whatif.fleets[0].name
     if recommend_for not in played:
         raise ScenarioError(f"{whatif.name}: fleet {recommend_for}: no broker is left")
-    _require_worlds(whatif, cells, ranges)
     return WhatIfPlan(cells, tried, whatif.band, recommend_for, tuple(left_out))
 
 
@@ -145,6 +145,7 @@ def _cells(
         rules = world_rules(whatif.rules, settings)
         planner = replace(settings.planner_settings(), auto_bundle_merge_enabled=False)  # worlds never merge
         try:
+            check_settings(planner)
             trial = Trial(planner, rules, cost, _change(fleet, outline), seed, whatif.step_s)
         except ValueError as error:
             raise ScenarioError(f"{whatif.name}: fleet {fleet.name}, {name}: {error}") from None
@@ -152,39 +153,35 @@ def _cells(
     return tuple(cells)
 
 
-def _require_worlds(whatif: WhatIf, cells: Iterable[Cell], ranges: Ranges) -> None:
-    """Raise `ScenarioError` if there can be no world of a fleet or of a configuration."""
-    seen: set[str] = set()
-    tried: list[Cell] = []
-    for cell in cells:
-        if not {cell.fleet, cell.configuration} <= seen:
-            tried.append(cell)
-        seen |= {cell.fleet, cell.configuration}
-    for cell, fault in zip(tried, ranges.faults(tried), strict=True):
-        if fault is not None:
-            raise ScenarioError(f"{whatif.name}: fleet {cell.fleet}, {cell.configuration}: {fault}")
-
-
 def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
-    """Return the changes that apply to a stretch."""
+    """Return the changes that apply to a stretch. Raises `ValueError` if two brokers have one name."""
     ids, names = outline.brokers, outline.namespaces
     more = _removable(fleet, outline)[: fleet.removed_count]
+    removed = frozenset({*more, *(each for each in fleet.removed if each in ids)})
+    added = tuple(_added(fleet.added, outline.capacity))
+    require_unique([*(each for each in ids if each not in removed), *(spec.id for spec in added)], "broker")
     return FleetChange(
-        frozenset({*more, *(each for each in fleet.removed if each in ids)}),
-        tuple(_added(fleet.added, outline.capacity)),
+        removed,
+        added,
         {each: speed for each, speed in fleet.speeds.items() if each in ids},
         {each: factor for each, factor in fleet.loads.items() if each in names},
     )
 
 
 def _leaves_one(fleet: FleetChanges, outline: Outline) -> bool:
-    return bool(fleet.added) or fleet.removed_count <= len(_removable(fleet, outline))
+    has_enough = fleet.removed_count <= len(_removable(fleet, outline))
+    return bool(fleet.added) or (bool(_staying(fleet, outline)) and has_enough)
 
 
 def _removable(fleet: FleetChanges, outline: Outline) -> list[BrokerId]:
     """Return removable brokers, the last by name first. A fleet without additions keeps one of the first brokers."""
-    stays = () if fleet.added or outline.first is None else (outline.first,)
+    stays = () if fleet.added else _staying(fleet, outline)[:1]
     return sorted({*outline.brokers} - {*fleet.removed, *stays}, reverse=True)
+
+
+def _staying(fleet: FleetChanges, outline: Outline) -> list[BrokerId]:
+    """Return the brokers at the beginning that are not removed by name."""
+    return [each for each in outline.begin if each not in fleet.removed]
 
 
 def _added(groups: Iterable[ScenarioBrokers], capacity: tuple[float, ...]) -> Iterator[BrokerSpec]:

@@ -335,7 +335,13 @@ def test_reports_without_bundles_are_refused_as_nothing_to_replay(tmp_path: Path
         (
             {"fleets": [{"name": "a", "removed": [str(broker(0)), str(broker(1)), str(broker(2)), str(broker(3))]}]},
             ScenarioError,
-            "fleet a, .*no broker is left",
+            "fleet a: no broker is left",
+        ),
+        ({"fleets": [{"name": "a", "removed": [str(broker(3))], "removedCount": 3}]}, ScenarioError, "no broker is le"),
+        (
+            {"fleets": [{"name": "a", "added": [{"id": str(broker(0)), "count": 1}]}]},
+            ScenarioError,
+            f"fleet a, settings: broker {broker(0)}: there are two of that name",
         ),
         ({"seeds": list(range(1000)), "fleets": [{"name": f"f{i}"} for i in range(11)]}, ScenarioError, "11000 scen"),
     ],

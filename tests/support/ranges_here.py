@@ -1,4 +1,4 @@
-"""The ranges of a history without Spark: read, and kept, where they are asked for."""
+"""The ranges of a history without Spark: read where they are asked for."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from loadmanager.core.model.load import IntArray
 from loadmanager.history.gaps import Gap, find_gaps
 from loadmanager.history.reader import History, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS
-from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
-from loadmanager.pipeline.ranges import Cell, Outline, Ranges, fault_of, outline_of
+from loadmanager.pipeline.ranges import Outline, Ranges, outline_of
 
 
 class RangesHere(Ranges):
     def __init__(self, history: History) -> None:
         self._history = history
-        self._ranges: dict[int, RecordedRange] = {}
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
         return np.sort(columns_of(self._history, BROKER_REPORTS, from_ms, to_ms, ["at_ms"], None)["at_ms"])
@@ -31,10 +29,7 @@ class RangesHere(Ranges):
 
     def _read(self, stretch: Stretch) -> Outline | str:
         try:
-            self._ranges[stretch.number] = read_range(self._history, stretch.once_begun(self._history))
+            recorded = read_range(self._history, stretch.once_begun(self._history))
         except ValueError as error:
             return str(error)
-        return outline_of(self._ranges[stretch.number])
-
-    def faults(self, cells: Sequence[Cell]) -> list[str | None]:
-        return [fault_of(self._ranges[each.stretch.number], each.trial) for each in cells]
+        return outline_of(recorded)

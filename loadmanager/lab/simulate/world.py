@@ -97,7 +97,7 @@ class World:
         self._rules = rules
         restarts = (each.one_by_one() if isinstance(each, BrokersRestart) else (each,) for each in events)
         self._events: list[Event] = sorted(chain.from_iterable(restarts), key=lambda event: event.at_s)
-        _check_settings(settings)
+        check_settings(settings)
         _check_names(brokers, namespaces, self._events)
         self._state = WorldState(workload, settings, rules, cost)
         self._state.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
@@ -298,7 +298,7 @@ class World:
         self._lookups.ask(free)
 
 
-def _check_settings(settings: PlannerSettings) -> None:
+def check_settings(settings: PlannerSettings) -> None:
     """Refuse settings that a simulation does not implement."""
     placement_strategy(settings)
     shedding_strategy(settings)
@@ -312,12 +312,12 @@ def _check_settings(settings: PlannerSettings) -> None:
 def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec], events: Sequence[Event]) -> None:
     """Raise `ValueError` unless names are unique."""
     joining = [event.broker for event in events if isinstance(event, BrokerJoins)]
-    _once([spec.id for spec in (*brokers, *joining)], "broker")
+    require_unique([spec.id for spec in (*brokers, *joining)], "broker")
     new = [event.namespace for event in events if isinstance(event, NewNamespace)]
-    _once([spec.name for spec in (*namespaces, *new)], "namespace")
+    require_unique([spec.name for spec in (*namespaces, *new)], "namespace")
 
 
-def _once(names: Sequence[str], what: str) -> None:
+def require_unique(names: Sequence[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise ValueError(f"{what} {twice}: there are two of that name")
