@@ -22,7 +22,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.fleet_load import carried_load, fit_thresholds, share_of
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.certificate.plan_certificate import build_certificate_verdict, certify
+from loadmanager.core.planning.certificate.plan_certificate import certify
 from loadmanager.core.planning.churn import find_excess
 from loadmanager.core.planning.movable_bundles import explain_drain, explain_pin, explain_restraint, restrain
 from loadmanager.core.planning.planner import PlacementTrial, State, find_round_refusal, try_transfer
@@ -203,7 +203,7 @@ def explain_broker(situation: DecisionInput, broker: BrokerId) -> BrokerExplaine
         thresholds={key: figure for each in verdicts for key, figure in each.why.items() if not key.islower()},
         steps=steps,
         verdicts=verdicts,
-        certificate=build_certificate_verdict(certify(restrain(snapshot), settings, plan.steps)),
+        certificate=certify(restrain(snapshot), settings, plan.steps).verdict,
         margin=None if steps else _find_margin(situation, broker),
         obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
         is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,

@@ -16,7 +16,6 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipS
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary
 from loadmanager.core.planning.movable_bundles import explain_pin, restrain
 from loadmanager.core.planning.plan_effect import compute_effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError, WithdrawMove
@@ -204,8 +203,7 @@ class RequestedPlans:
         effect = compute_effect(snapshot, plan.steps, self._clients(steps), emptied)
         at_ms, epoch = clock.now_ms(), self._mirror.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
-        certified = await self._planner.certify(seen, [each for each, _ in made], emptied)
-        certificate = CertificateSummary.of(certified)
+        certificate = await self._planner.certify(seen, [each for each, _ in made], emptied)
         return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:

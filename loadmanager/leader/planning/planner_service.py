@@ -23,7 +23,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
-from loadmanager.core.planning.certificate.plan_certificate import Certified, DecidedRound, certify
+from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary, DecidedRound, certify
 from loadmanager.core.planning.decision_kinds import DECISIONS, merged, read_choice
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
@@ -188,7 +188,7 @@ class PlannerService:
 
     async def certify(
         self, snapshot: Snapshot, steps: Sequence[Assign | Unload], emptied: Collection[BrokerId] = ()
-    ) -> Certified:
+    ) -> CertificateSummary:
         """Certify how close these steps of a plan on that snapshot come to the best possible."""
         async with self.previews.turn() as worker:
             return await worker.run(certify, snapshot, self._live.planner, steps, emptied)

@@ -17,23 +17,21 @@ from loadmanager.core.domain.reasons import CertificateReason, OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, build_problem, owners_after
 from loadmanager.core.planning.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.planning.certificate.plan_certificate import (
     CertificateSummary,
-    Certified,
     DecidedRound,
-    build_certificate_verdict,
     certify,
     describe,
     highest_of,
-    name_binding_bounds,
     noise_floor,
     sum_certificates,
 )
 from loadmanager.core.planning.headroom import Reserve
 from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.planning.planner import plan_drain, plan_shedding
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 GBIT = 1000.0 * 1000.0
@@ -56,7 +54,7 @@ def move(index: int, source: str, destination: str | None) -> Unload:
     return Unload(name, broker(source), to, OwnershipReason.ADMIN_UNLOAD)
 
 
-def certified(given: Snapshot, *steps: Unload | Assign, emptied: tuple[str, ...] = ()) -> Certified:
+def certified(given: Snapshot, *steps: Unload | Assign, emptied: tuple[str, ...] = ()) -> CertificateSummary:
     return certify(given, SETTINGS, steps, emptied)
 
 
@@ -99,15 +97,15 @@ def test_harmful_plan_has_no_load_gap() -> None:
 def test_empty_plan_has_a_load_gap_of_1() -> None:
     idle = certified(uneven())
     assert idle.figures.load_gap == 1.0
-    assert build_certificate_verdict(idle).verdict is CertificateReason.NOTHING_MOVES
+    assert idle.verdict.verdict is CertificateReason.NOTHING_MOVES
 
 
 def test_an_empty_cluster_has_no_bound() -> None:
     empty = certified(cluster(a=carrying("a", []), b=carrying("b", [])))
     assert empty.figures.bound == 0
     assert empty.figures.gap == 1.0
-    assert name_binding_bounds(empty) == ""
-    assert "nobody owns anything" in build_certificate_verdict(empty).sentence()
+    assert empty.bound_by == ""
+    assert "nobody owns anything" in empty.verdict.sentence()
 
 
 @pytest.mark.parametrize("hosts", ["", "a"])
@@ -124,21 +122,23 @@ def test_cluster_without_remaining_brokers_has_figures(hosts: str) -> None:
 def test_sentence_of_a_certificate_names_the_bound() -> None:
     given = cluster(a=carrying("a", [9.0, 1.0]), b=carrying("b", []), c=carrying("c", [2.0]))
     done = certified(given, move(1, "a", "b"))
-    assert CertificateSummary.of(done).bound_by == "heaviest"
-    sentence = build_certificate_verdict(done).sentence()
+    assert done.bound_by == "heaviest"
+    sentence = done.verdict.sentence()
     assert sentence.startswith("Heat 2.5 -> 2.25; best possible 2.25")
     assert f"bundle {bundle(0, 'tenant/a')} alone" in sentence
     assert "8.33 % of all load moves, at least 8.33 % must" in sentence
 
 
 def test_each_kind_of_bound_is_described() -> None:
-    done = certified(uneven())
-    everybody, two = np.array([True] * 3), np.array([True, True, False])
-    assert "of all bundles, over 3 brokers" in describe(done, Volume(0, everybody))
-    assert "only these may own, over 2 brokers" in describe(done, Volume(0, two))
-    assert "of the 5 largest bundles 3 share a broker" in describe(done, Pigeonhole(0, two, 2))
-    assert "brokers are not alike" in describe(done, Prices(np.ones((3, 2))))
-    assert name_binding_bounds(replace(done, proof=replace(done.proof, bounds=(Heaviest(0),)))) == "heaviest"
+    bundles, resources = ["large"], ["CPU"]
+    for bound, text in (
+        (Volume(1.0, 0, 3, of_all=True), "CPU of all bundles, over 3 brokers"),
+        (Volume(1.0, 0, 2, of_all=False), "CPU of bundles that only these may own, over 2 brokers"),
+        (Heaviest(1.0, 0), "bundle large alone, where it uses least"),
+        (Pigeonhole(1.0, 0, 2, 2), "CPU: of the 5 largest bundles 3 share a broker"),
+        (Prices(1.0), "prices of resources, as brokers are not alike"),
+    ):
+        assert describe(bound, bundles, resources) == text
 
 
 # Eligible owners
@@ -151,34 +151,36 @@ def of_two_policies() -> Snapshot:
     return replace(given, policies=Policies(isolation=(policy,)), _derived={})
 
 
-def allowed(done: Certified, name: str) -> list[str]:
-    row = done.bundles.index(name)
-    may_own = done.problem.may_own[done.problem.classes[row]]
-    return [each.split(":")[0] for each, may in zip(done.brokers, may_own, strict=True) if may]
+def allowed(given: Snapshot, name: str, *steps: Unload, emptied: tuple[str, ...] = ()) -> list[str]:
+    """The hosts of the brokers that may own the bundle."""
+    problem = build_problem(given, SETTINGS, LevelLoads.of(given, SETTINGS), owners_after(given, steps), emptied)
+    may_own = problem.may_own[problem.classes[given.bundles.names.index(name)]]
+    return [each.split(":")[0] for each, may in zip(given.brokers.ids, may_own, strict=True) if may]
 
 
 def test_isolation_policies_limit_eligible_owners() -> None:
-    done = certified(of_two_policies())
-    assert allowed(done, bundle(0, "tenant/a")) == ["a", "b"]
-    assert allowed(done, bundle(0, "tenant/c")) == ["c", "d"]
-    assert done.figures.bound == pytest.approx(8 / 6)
+    given = of_two_policies()
+    assert allowed(given, bundle(0, "tenant/a")) == ["a", "b"]
+    assert allowed(given, bundle(0, "tenant/c")) == ["c", "d"]
+    assert certified(given).figures.bound == pytest.approx(8 / 6)
 
 
 def test_current_owner_stays_eligible() -> None:
     given = replace(of_two_policies(), controls=Controls(excluded=frozenset({broker("a").broker})), _derived={})
-    assert allowed(certified(given), bundle(0, "tenant/a")) == ["a", "b"]
-    assert allowed(certified(given), bundle(0, "tenant/c")) == ["c", "d"]
+    assert allowed(given, bundle(0, "tenant/a")) == ["a", "b"]
+    assert allowed(given, bundle(0, "tenant/c")) == ["c", "d"]
 
 
 def test_drained_broker_is_eligible_only_without_another() -> None:
     given = of_two_policies()
-    drained = certified(given, move(0, "a", "b"), move(1, "a", "b"), emptied=(broker("a").broker,))
-    assert allowed(drained, bundle(0, "tenant/a")) == ["b"]
+    moves, emptied = (move(0, "a", "b"), move(1, "a", "b")), (broker("a").broker,)
+    drained = certified(given, *moves, emptied=emptied)
+    assert allowed(given, bundle(0, "tenant/a"), *moves, emptied=emptied) == ["b"]
     assert drained.figures.bundles_moved == drained.figures.least_bundles == 2
     assert drained.figures.load_gap == pytest.approx(1.0)
     assert drained.figures.bound == pytest.approx(16 / 6)
     nobody_else = replace(given, controls=Controls(excluded=frozenset({broker("b").broker})), _derived={})
-    assert allowed(certified(nobody_else, emptied=(broker("a").broker,)), bundle(0, "tenant/a")) == ["a"]
+    assert allowed(nobody_else, bundle(0, "tenant/a"), emptied=emptied) == ["a"]
 
 
 def test_pins_and_freezes_limit_eligible_owners() -> None:
@@ -191,19 +193,16 @@ def test_pins_and_freezes_limit_eligible_owners() -> None:
     given = cluster(a=carrying("a", [8.0, 4.0, 2.0, 1.0]), b=carrying("b", []), c=carrying("c", []))
     controls = Controls(pinned=pinned, frozen_bundles={bundle(3, "tenant/a"): "why"})
     told = replace(given, controls=controls, _derived={})
-    done = certified(told)
-    assert allowed(done, bundle(0, "tenant/a")) == ["a"]
-    assert allowed(done, bundle(1, "tenant/a")) == ["a", "b"]
-    assert allowed(done, bundle(2, "tenant/a")) == ["a"]
-    assert allowed(done, bundle(3, "tenant/a")) == ["a"]
-    drained = certify(told, SETTINGS, [move(0, "a", "b")], [broker("a").broker])
-    assert allowed(drained, bundle(0, "tenant/a")) == ["b", "c"]
+    assert allowed(told, bundle(0, "tenant/a")) == ["a"]
+    assert allowed(told, bundle(1, "tenant/a")) == ["a", "b"]
+    assert allowed(told, bundle(2, "tenant/a")) == ["a"]
+    assert allowed(told, bundle(3, "tenant/a")) == ["a"]
+    assert allowed(told, bundle(0, "tenant/a"), move(0, "a", "b"), emptied=(broker("a").broker,)) == ["b", "c"]
 
 
 def test_destinations_of_the_plan_are_eligible() -> None:
-    done = certified(of_two_policies(), move(0, "a", "c"))
-    assert allowed(done, bundle(0, "tenant/a")) == ["a", "b", "c"]
-    assert done.figures.gap >= 1
+    assert allowed(of_two_policies(), bundle(0, "tenant/a"), move(0, "a", "c")) == ["a", "b", "c"]
+    assert certified(of_two_policies(), move(0, "a", "c")).figures.gap >= 1
 
 
 def test_restrained_brokers_do_not_count() -> None:

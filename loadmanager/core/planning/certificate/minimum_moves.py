@@ -28,46 +28,7 @@ _CANCELLED = 1e-10
 """Rounding error of a difference, relative to the operands."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Relief:
-    """Dual solution for a target `peak`: the binding `resource` (M,) of each broker, and its `price` (M,)."""
-
-    peak: float
-    resource: Rows
-    price: FloatArray
-
-    def least_load(self, problem: BalancingProblem) -> float:
-        """Return the minimum share of all load that moves."""
-        forced = float(problem.cost[problem.must_leave].sum())
-        return SAFE * (float(self._costs(problem, problem.cost).sum()) + forced)
-
-    def least_moves(self, problem: BalancingProblem) -> int:
-        """Return the minimum number of bundles that move."""
-        costs = self._costs(problem, np.ones(len(problem.cost)))
-        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(problem.must_leave.sum())
-
-    def _costs(self, problem: BalancingProblem, cost: FloatArray) -> FloatArray:
-        """Return the minimum cost (M,) of relieving each broker."""
-        brokers = np.arange(len(self.price))
-        price = np.maximum(self.price, 0.0)
-        excess = _excess(problem, self.peak)[brokers, self.resource]
-        rows = np.flatnonzero(problem.may_leave & (price > 0)[problem.owner])
-        owner = problem.owner[rows]
-        worth = price[owner] * problem.need[rows, self.resource[owner]]
-        pays, count = worth > cost[rows], len(price)
-        saved = np.bincount(owner, np.where(pays, worth - cost[rows], 0.0), count)
-        in_all = price * excess + np.bincount(owner, np.where(pays, worth, 0.0), count)
-        return np.maximum(price * excess - saved - _CANCELLED * in_all, 0.0)
-
-
-def _excess(problem: BalancingProblem, peak: float) -> FloatArray:
-    """Return the load (M, R) above the peak of bundles that can stay; rounding errors do not count as excess."""
-    grows = problem.per_need > 0
-    room = np.multiply(peak * (2 - SAFE), problem.capacity, out=np.full_like(problem.staying, np.inf), where=grows)
-    return np.maximum(problem.staying - room, 0.0)
-
-
-class Reliefs:
+class MinimumMoves:
     """Minimum moves for any peak from `lowest` on. Bundles that can leave are sorted once."""
 
     def __init__(self, problem: BalancingProblem, lowest: float, *, in_moves: bool = False) -> None:
@@ -82,32 +43,35 @@ class Reliefs:
             for resource in range(is_hot.shape[1])
         ]
 
-    def relief(self, peak: float) -> Relief:
-        """Return the dual solution with the highest bound for this peak."""
-        cost, price = self._find(peak)
-        resource = cost.argmax(axis=1)
-        return Relief(peak, resource, price[np.arange(len(price)), resource])
+    def least_load(self, peak: float) -> float:
+        """Return the minimum share of all load that moves to reach this peak."""
+        return SAFE * (float(self._find_costs(peak).sum()) + self._forced)
 
-    def least_peak(self, load: float) -> Relief:
-        """Find the highest peak below which no plan with this budget of load can get, with its proof.
+    def least_moves(self, peak: float) -> int:
+        """Return the minimum number of bundles that move to reach this peak."""
+        return int(np.ceil(self._find_costs(peak) * SAFE - (1 - SAFE)).sum() + self._forced)
 
-        See `Relief.least_load`. Peaks below `lowest` are not searched.
-        """
+    def least_peak(self, load: float) -> float:
+        """Find the highest peak that no plan with this budget of load can reach; 0 if it can reach `lowest`."""
         low, high = self._lowest, max(self._lowest, self._problem.peak_before)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._cost(middle) > load else (low, middle)
-        return self.relief(low - (high - self._lowest) * _ROUNDING)
+            low, high = (middle, high) if self.least_load(middle) > load else (low, middle)
+        peak = low - (high - self._lowest) * _ROUNDING
+        return peak if self.least_load(peak) > load else 0.0
 
-    def _cost(self, peak: float) -> float:
-        """Return the minimum cost to reach this peak, up to rounding."""
-        return self._forced + float(self._find(peak)[0].max(axis=1).sum())
-
-    def _find(self, peak: float) -> tuple[FloatArray, FloatArray]:
-        """Return the cost (M, R) of relieving each broker, and the price of the last unit."""
+    def _find_costs(self, peak: float) -> FloatArray:
+        """Return the minimum cost (M,) of relieving each broker."""
         excess = _excess(self._problem, peak)
-        found = [cover.find(excess[:, resource]) for resource, cover in enumerate(self._covers)]
-        return np.stack([cost for cost, _ in found], axis=1), np.stack([price for _, price in found], axis=1)
+        costs = [cover.find_cost(excess[:, resource]) for resource, cover in enumerate(self._covers)]
+        return np.asarray(np.stack(costs, axis=1).max(axis=1))
+
+
+def _excess(problem: BalancingProblem, peak: float) -> FloatArray:
+    """Return the load (M, R) above the peak of bundles that can stay; rounding errors do not count as excess."""
+    grows = problem.per_need > 0
+    room = np.multiply(peak * (2 - SAFE), problem.capacity, out=np.full_like(problem.staying, np.inf), where=grows)
+    return np.maximum(problem.staying - room, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,14 +101,16 @@ class _Cover:
         need, total = sums
         return cls(need, total, ratio, first, end)
 
-    def find(self, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the minimum cost (M,) of taking an excess (M,) from each broker, and the price of the last unit."""
+    def find_cost(self, excess: FloatArray) -> FloatArray:
+        """Return the minimum cost (M,) of taking an excess (M,) from each broker, lowered by rounding errors.
+
+        Its price is the ratio of the last bundle that is needed; those before it are worth more than they cost.
+        """
         asked = np.flatnonzero((excess > 0) & (self.end > self.first))
-        first, excess = self.first[asked], excess[asked]
-        cost, price = np.zeros(len(self.first)), np.zeros(len(self.first))
+        first, excess, cost = self.first[asked], excess[asked], np.zeros(len(self.first))
         last = np.searchsorted(self.need, self.need[first] + excess, side="left") - 1
         last = np.clip(last, first, self.end[asked] - 1)
-        price[asked] = self.ratio[last]
-        taken = self.need[last] - self.need[first]
-        cost[asked] = self.cost[last] - self.cost[first] + price[asked] * (excess - taken)
-        return cost, price
+        price, taken = self.ratio[last], self.need[last] - self.need[first]
+        errors = _CANCELLED * (price * (self.need[-1] + excess) + self.cost[-1])
+        cost[asked] = np.maximum(self.cost[last] - self.cost[first] + price * (excess - taken) - errors, 0.0)
+        return cost

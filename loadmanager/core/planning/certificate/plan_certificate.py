@@ -1,4 +1,4 @@
-"""Certificate of a plan: its gap to the best possible plan, with a proof.
+"""Certificate of a plan: its gap to the best possible plan.
 
 All heats are peaks over the level, which is the peak if all load were divisible. Sentences for operators are built here
 too.
@@ -18,7 +18,7 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume, find_bounds
-from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs
+from loadmanager.core.planning.certificate.minimum_moves import MinimumMoves
 from loadmanager.core.planning.headroom import Reserve, compute_reserve
 from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.strategies.level.level_load import LevelLoads
@@ -70,20 +70,6 @@ def _normal(at: FloatArray) -> FloatArray:
     return np.asarray(np.clip(np.where(at >= 0, 1 - above, above), 1e-300, 1.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proof:
-    """Bounds of the peak, the best of each kind, highest first; and three dual solutions.
-
-    The dual solutions prove the lowest peak with the plan's moved load, and the least load and the fewest bundles to
-    move for the plan's peak.
-    """
-
-    bounds: tuple[Bound, ...]
-    budget: Relief
-    load: Relief
-    moves: Relief
-
-
 @dataclass(frozen=True, slots=True)
 class CertificateFigures:
     """Heats before and after the plan, their lower bounds for any plan and for plans that move no more load, and the
@@ -128,15 +114,12 @@ def sum_certificates(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Certified:
-    """A plan's problem, proof and figures, and the names of the rows."""
+class CertificateSummary:
+    """Figures of a certificate, the kind of the binding bound (empty without owned bundles), and a sentence."""
 
-    problem: BalancingProblem
-    proof: Proof
     figures: CertificateFigures
-    brokers: Sequence[str]
-    bundles: Sequence[str]
-    resources: Sequence[str]
+    bound_by: str
+    verdict: Verdict
 
 
 def certify(
@@ -144,40 +127,40 @@ def certify(
     settings: PlannerSettings,
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
-) -> Certified:
+) -> CertificateSummary:
     """Certify the steps of a plan on this snapshot; `emptied` are brokers to be left with nothing."""
     loads = LevelLoads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     problem = build_problem(snapshot, settings, loads, after, emptied)
-    sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
-    proof, figures = _prove(problem, after, sigma)
-    bundles = snapshot.bundles.names[: len(after)]
-    return Certified(problem, proof, figures, snapshot.brokers.ids, bundles, loads.names())
+    bounds = find_bounds(problem)
+    figures = _compute_figures(problem, bounds, after, snapshot.bundles.sigma.astype(np.float64)[: len(after)])
+    if not bounds:
+        return CertificateSummary(figures, "", _build_verdict(figures, "nobody owns anything"))
+    cause = describe(bounds[0], snapshot.bundles.names, loads.names())
+    return CertificateSummary(figures, type(bounds[0]).__name__.lower(), _build_verdict(figures, cause))
 
 
-def _prove(problem: BalancingProblem, after: Rows, sigma: FloatArray) -> tuple[Proof, CertificateFigures]:
-    """Find the best proof for a plan that results in these owners (N,), and the figures that it proves."""
-    bounds, level, peak = find_bounds(problem), problem.level, problem.peak(after)
-    bound, lowest = (max(value for value, _ in bounds), bounds[0][0]) if bounds else (0.0, 0.0)
+def _compute_figures(
+    problem: BalancingProblem, bounds: Sequence[Bound], after: Rows, sigma: FloatArray
+) -> CertificateFigures:
+    """Compute the figures of a plan that results in these owners (N,)."""
+    level, peak = problem.level, problem.peak(after)
+    bound, lowest = (max(each.peak for each in bounds), bounds[0].peak) if bounds else (0.0, 0.0)
     moved = (after != problem.owner) & problem.owned
     load_moved = float(problem.cost[moved].sum())
-    moves = Reliefs(problem, peak, in_moves=True).relief(peak)
-    reliefs = Reliefs(problem, min(lowest, peak))
-    proof = Proof(tuple(each for _, each in bounds), reliefs.least_peak(load_moved), reliefs.relief(peak), moves)
-    in_budget = proof.budget.peak if proof.budget.least_load(problem) > load_moved else 0.0
-    figures = CertificateFigures(
+    by_load = MinimumMoves(problem, min(lowest, peak))
+    return CertificateFigures(
         level=level,
         heat_before=problem.peak_before / level,
         heat_after=peak / level,
         bound=bound / level,
-        bound_in_budget=max(bound, in_budget) / level,
+        bound_in_budget=max(bound, by_load.least_peak(load_moved)) / level,
         noise_floor=noise_floor(problem, sigma),
         load_moved=load_moved,
-        least_load=proof.load.least_load(problem),
+        least_load=by_load.least_load(peak),
         bundles_moved=int(moved.sum()),
-        least_bundles=proof.moves.least_moves(problem),
+        least_bundles=MinimumMoves(problem, peak, in_moves=True).least_moves(peak),
     )
-    return proof, figures
 
 
 def _ratio(made: float, least: float) -> float | None:
@@ -186,33 +169,13 @@ def _ratio(made: float, least: float) -> float | None:
     return 1.0 if made == 0 else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CertificateSummary:
-    """Certificate without its proof: its figures, the binding bound, and a sentence."""
-
-    figures: CertificateFigures
-    bound_by: str
-    verdict: Verdict
-
-    @classmethod
-    def of(cls, certified: Certified) -> CertificateSummary:
-        return cls(certified.figures, name_binding_bounds(certified), build_certificate_verdict(certified))
-
-
-def name_binding_bounds(certified: Certified) -> str:
-    """Return the names of the binding bounds; empty without owned bundles."""
-    bounds = certified.proof.bounds
-    return type(bounds[0]).__name__.lower() if bounds else ""
-
-
-def build_certificate_verdict(certified: Certified) -> Verdict:
+def _build_verdict(figures: CertificateFigures, bound_by: str) -> Verdict:
     """Return the certificate as a verdict on the cluster."""
-    figures, bounds = certified.figures, certified.proof.bounds
     why: dict[str, Figure] = {
         "heat_before": figures.heat_before,
         "heat_after": figures.heat_after,
         "bound": figures.bound,
-        "bound_by": describe(certified, bounds[0]) if bounds else "nobody owns anything",
+        "bound_by": bound_by,
         "bound_in_budget": figures.bound_in_budget,
         "load_moved_percent": 100 * figures.load_moved,
         "least_load_percent": 100 * figures.least_load,
@@ -223,17 +186,17 @@ def build_certificate_verdict(certified: Certified) -> Verdict:
     return Verdict("cluster", reason, acted=moves, why=why)
 
 
-def describe(certified: Certified, bound: Bound) -> str:
-    """Describe a bound in a sentence."""
+def describe(bound: Bound, bundles: Sequence[str], resources: Sequence[str]) -> str:
+    """Describe a bound in a sentence, by the names of bundles and resources."""
     match bound:
-        case Heaviest(bundle):
-            return f"bundle {certified.bundles[bundle]} alone, where it uses least"
-        case Volume(resource, brokers):
-            whose = "all bundles" if brokers.all() else "bundles that only these may own"
-            return f"{certified.resources[resource]} of {whose}, over {int(brokers.sum())} brokers"
-        case Pigeonhole(resource, brokers, each):
-            most = each * int(brokers.sum()) + 1
-            return f"{certified.resources[resource]}: of the {most} largest bundles {each + 1} share a broker"
+        case Heaviest():
+            return f"bundle {bundles[bound.bundle]} alone, where it uses least"
+        case Volume():
+            whose = "all bundles" if bound.of_all else "bundles that only these may own"
+            return f"{resources[bound.resource]} of {whose}, over {bound.brokers} brokers"
+        case Pigeonhole():
+            most = bound.each * bound.brokers + 1
+            return f"{resources[bound.resource]}: of the {most} largest bundles {bound.each + 1} share a broker"
         case _:
             return "prices of resources, as brokers are not alike"
 
@@ -255,8 +218,7 @@ class DecidedRound:
     def certified(self) -> CertificateSummary:
         """Return the certificate of its steps, over the brokers that shedding considers."""
         if not self._certified:
-            seen = restrain(self.snapshot.afresh())
-            self._certified.append(CertificateSummary.of(certify(seen, self.settings, self.steps)))
+            self._certified.append(certify(restrain(self.snapshot.afresh()), self.settings, self.steps))
         return self._certified[0]
 
     def reserve(self) -> Reserve:
