@@ -12,8 +12,8 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.plan_effect import Effect, compute_effect
 from loadmanager.core.planning.planner import plan_shedding
 from loadmanager.pulsar.activity_log import as_record, format_level, round_figure
 
@@ -23,57 +23,34 @@ _STRATEGIES = ("load_balancer_load_shedding_strategy", "load_balancer_load_place
 
 @dataclass(frozen=True, slots=True)
 class LevelBenefit:
-    """Moves of a round and their benefit. `load` is the sum over the moved bundles in bytes/s. `before` and `after`
-    are the highest divided by the mean traffic of brokers.
-
-    `idle` are brokers that own no bundle. `reason` is the verdict on the broker with the most traffic.
+    """Effect of a round of Level. `idle` are brokers that own no bundle. `reason` is the verdict on the broker with the
+    most traffic.
     """
 
-    moves: int
-    load: float
-    before: float
-    after: float
-    idle: tuple[str, ...] = ()
-    reason: str = ""
+    effect: Effect
+    idle: tuple[str, ...]
+    reason: str
 
     @property
     def pays(self) -> bool:
-        return self.moves > 0 and self.after < self.before
+        return self.effect.bundles_moved > 0 and self.effect.imbalance_after < self.effect.imbalance_before
 
 
 def find_benefit(snapshot: Snapshot, settings: Settings) -> LevelBenefit:
     """Plan a round of Level, whatever strategy is configured."""
     level = settings.model_copy(update=dict.fromkeys(_STRATEGIES, "Level"))
     plan, _ = plan_shedding(snapshot, level.planner_settings(), {}, np.random.default_rng(0))
-    bundles, brokers = snapshot.bundles, snapshot.brokers
-    loads = bundles.short[:, [THROUGHPUT_IN, THROUGHPUT_OUT]].sum(axis=1)
-    rows = {broker: row for row, broker in enumerate(brokers.ids)}
-    owned = bundles.broker >= 0
-    before = np.bincount(bundles.broker[owned], weights=loads[owned], minlength=len(rows)).astype(np.float64)
-    after, moved, moves = before.copy(), 0.0, 0
-    for step in plan.unloads:
-        row = bundles.find_row(step.bundle)
-        if step.destination is not None and row is not None:
-            after[rows[step.source.broker]] -= loads[row]
-            after[rows[step.destination.broker]] += loads[row]
-            moved, moves = moved + float(loads[row]), moves + 1
-    counts = np.bincount(bundles.broker[owned], minlength=len(rows))
-    idle = tuple(broker for broker, row in rows.items() if not counts[row])
-    busiest = brokers.ids[int(before.argmax())] if len(before) else ""
-    reason = find_reason(plan, busiest)
-    return LevelBenefit(moves, moved, _highest_over_mean(before), _highest_over_mean(after), idle, reason)
+    effect = compute_effect(snapshot, plan.steps)
+    owners = set(snapshot.bundles.broker.tolist())
+    idle = tuple(broker for row, broker in enumerate(snapshot.brokers.ids) if row not in owners)
+    busiest = max(effect.by_broker, key=lambda broker: effect.by_broker[broker][0], default="")
+    return LevelBenefit(effect, idle, find_reason(plan, busiest))
 
 
 def find_reason(plan: Plan, busiest: str) -> str:
     """Return the first verdict on a broker, else on the cluster, as a sentence. The first one decides."""
     verdicts = [verdict for subject in (busiest, "cluster") for verdict in plan.verdicts if verdict.subject == subject]
     return f"Of {verdicts[0].subject}: {verdicts[0].sentence()}." if verdicts else ""
-
-
-def _highest_over_mean(traffic: FloatArray) -> float:
-    """Return the highest divided by the mean traffic; 1 without traffic."""
-    mean = float(traffic.mean()) if len(traffic) else 0.0
-    return float(traffic.max()) / mean if mean > 0 else 1.0
 
 
 LEVEL_ENOUGH = 1.25
@@ -126,17 +103,22 @@ def _remark(facts: VerdictFacts) -> str:
         return "Nothing can be said until brokers report."
     if benefit.idle:
         return f"That is not level: {len(benefit.idle)} brokers own no bundle, {benefit.idle[0]} among them."
-    return "That is level." if max(level.max_over_mean, benefit.before) <= LEVEL_ENOUGH else "That is not level."
+    return (
+        "That is level."
+        if max(level.max_over_mean, benefit.effect.imbalance_before) <= LEVEL_ENOUGH
+        else "That is not level."
+    )
 
 
 def _level(benefit: LevelBenefit) -> str:
     """State the benefit of Level, with the configuration line that selects it."""
-    traffic = f"traffic highest/mean {benefit.before:.2f}"
+    effect = benefit.effect
+    traffic = f"traffic highest/mean {effect.imbalance_before:.2f}"
     if not benefit.pays:
         return f"Level would move nothing: {traffic}. {benefit.reason}".rstrip()
     return (
-        f"Level would move {benefit.moves} bundles, {round_figure(benefit.load / _MIB)} MiB/s;"
-        f" {traffic} -> {benefit.after:.2f}. To have it: {CONFIGURATION}"
+        f"Level would move {effect.bundles_moved} bundles, {round_figure(effect.load_moved / _MIB)} MiB/s;"
+        f" {traffic} -> {effect.imbalance_after:.2f}. To have it: {CONFIGURATION}"
     )
 
 
