@@ -23,7 +23,8 @@ from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import RATED, BoolArray, FloatArray, rated_weights
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem
+from loadmanager.core.planning.plan_effect import owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _PLACED = 3

@@ -18,7 +18,7 @@ from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.fleet_load import carried_load, total_load
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.model.snapshot import NOBODY, Snapshot
 
 Rows = npt.NDArray[np.integer]
 
@@ -61,6 +61,17 @@ class MoveEffect:
     destination: tuple[float, float] | None = None
 
 
+def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
+    """Return the owner of each bundle (N,) after these steps; (0,) without brokers."""
+    after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
+    brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
+    for step in steps:
+        row = snapshot.bundles.find_row(step.bundle)
+        if row is not None and row < len(after):
+            after[row] = NOBODY if step.destination is None else brokers.get(step.destination.broker, NOBODY)
+    return after
+
+
 def imbalance_of_move(
     snapshot: Snapshot, bundle: str, source: BrokerId | None, destination: BrokerId | None
 ) -> tuple[float, float]:
@@ -90,20 +101,13 @@ def compute_effect(
 
     `emptied` brokers are to own nothing afterwards; they do not count for the mean.
     """
-    load, bundles = carried_load(snapshot), snapshot.bundles
-    before = bundles.assigned.astype(np.int64)
-    after = before.copy()
-    for step in steps:
-        row = bundles.find_row(step.bundle)
-        if row is not None:
-            broker = None if step.destination is None else snapshot.brokers.find_row(step.destination.broker)
-            after[row] = -1 if broker is None else broker
-    moved = np.flatnonzero(before != after)
+    before, after = owners_after(snapshot, ()), owners_after(snapshot, steps)
+    load, moved = carried_load(snapshot)[: len(after)], np.flatnonzero(before != after)
     ids = snapshot.brokers.ids
     before_load, after_load = _by_broker(before, load, len(ids)), _by_broker(after, load, len(ids))
     mean = float(load.sum()) / max(sum(broker not in emptied for broker in ids), 1)
     moved_load = float(load[moved].sum())
-    names = [bundles.names[row] for row in moved.tolist()]
+    names = [snapshot.bundles.names[row] for row in moved.tolist()]
     disturbed = [(clients or {}).get(name, 0) for name in names]
     return Effect(
         imbalance_before=_imbalance(before_load, mean),

@@ -17,7 +17,7 @@ from loadmanager.core.domain.reasons import CertificateReason, OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, build_problem, owners_after
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, build_problem
 from loadmanager.core.planning.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.planning.certificate.plan_certificate import (
     CertificateSummary,
@@ -30,6 +30,7 @@ from loadmanager.core.planning.certificate.plan_certificate import (
 )
 from loadmanager.core.planning.headroom import Reserve
 from loadmanager.core.planning.movable_bundles import restrain
+from loadmanager.core.planning.plan_effect import owners_after
 from loadmanager.core.planning.planner import plan_drain, plan_shedding
 from loadmanager.core.strategies.level.level_load import LevelLoads
 

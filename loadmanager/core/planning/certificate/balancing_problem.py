@@ -14,7 +14,7 @@ bounds also hold with them. The plan's own moves are always allowed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from loadmanager.core.constraints.filters import PlacementQuestion, lasting_brokers, rules_of
 from loadmanager.core.constraints.projection import Projection
-from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.fleet_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
@@ -53,14 +52,6 @@ class BalancingProblem:
     classes: Rows
     may_own: BoolArray
     cost: FloatArray
-
-    def __post_init__(self) -> None:
-        bundles, resources = self.need.shape
-        brokers = len(self.per_need)
-        assert self.per_need.shape == (brokers, resources)
-        assert self.owner.shape == self.classes.shape == self.cost.shape == (bundles,)
-        assert self.may_own.shape[1:] == (brokers,)
-        assert self.may_own.any(axis=1).all()
 
     @cached_property
     def owned(self) -> BoolArray:
@@ -139,17 +130,6 @@ def build_problem(
     total = total_load(snapshot)
     cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
     return BalancingProblem(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))
-
-
-def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
-    """Return the owner of each bundle (N,) after these steps; (0,) without brokers."""
-    after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
-    brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
-    for step in steps:
-        row = snapshot.bundles.find_row(step.bundle)
-        if row is not None and row < len(after):
-            after[row] = NOBODY if step.destination is None else brokers.get(step.destination.broker, NOBODY)
-    return after
 
 
 def _single(figures: FloatArray) -> FloatArray:

@@ -29,8 +29,8 @@ SAFE = 1 - 1e-9
 _PLACES = 1024
 """Maximum number of broker sets whose volume is computed; those with the highest volumes are tried as pigeonholes."""
 _PIGEONHOLES = 3
-_LOOKS = 512
-"""Maximum number of bundles evaluated exactly to find the heaviest."""
+_LOOKS = 64
+"""Maximum number of bundles of a class that are compared with each broker to find the heaviest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,6 @@ def _confined(problem: BalancingProblem, brokers: BoolArray) -> BoolArray:
     """Return a mask (N,) of the bundles that only these brokers (M,) may own."""
     classes: BoolArray = ~np.asarray((problem.may_own & ~brokers).any(axis=1))
     return np.asarray(classes[problem.classes] & problem.owned)
-
-
-def _least_use(problem: BalancingProblem, bundle: int) -> float:
-    """Return the lowest usage that this bundle alone can cause at any broker; 0 for an unowned one."""
-    allowed = problem.may_own[problem.classes[bundle]]
-    use = float((problem.need[bundle] * problem.per_need[allowed]).max(axis=1).min())
-    return use if problem.owned[bundle] else 0.0
 
 
 def find_bounds(problem: BalancingProblem) -> list[Bound]:
@@ -128,30 +121,19 @@ def _volumes(problem: BalancingProblem, places: BoolArray) -> FloatArray:
 
 
 def _heaviest(problem: BalancingProblem) -> Heaviest:
-    """Find the bundle with the highest minimum usage; only those that may be it are evaluated exactly."""
-    least, most = _use_between(problem)
-    found = int(np.argmax(least))
-    best = _least_use(problem, found)
-    rows = np.flatnonzero(most > best)
-    for row in rows[np.argsort(-most[rows], kind="stable")][:_LOOKS].tolist():
-        use = _least_use(problem, row)
-        if use > best:
-            best, found = use, row
-    return Heaviest(SAFE * best, found)
-
-
-def _use_between(problem: BalancingProblem) -> tuple[FloatArray, FloatArray]:
-    """Return the lowest and the highest estimate (N,) of each bundle's minimum usage."""
-    least, most = np.zeros(len(problem.need)), np.zeros(len(problem.need))
-    rows_of = _rows_of(problem)
-    for rows, allowed in zip(rows_of, problem.may_own, strict=True):
+    """Find the bundle with the highest minimum usage, among those that look largest of each class."""
+    best = Heaviest(0.0, 0)
+    for rows, allowed in zip(_rows_of(problem), problem.may_own, strict=True):
         if not len(rows):
             continue
         per_need, need = problem.per_need[allowed], problem.need[rows].T.copy()  # maxima of contiguous columns are fast
-        least[rows] = (need * per_need.min(axis=0)[:, None]).max(axis=0)
-        large = per_need[np.unique(per_need.argmin(axis=0))]
-        most[rows] = np.min([(need * each[:, None]).max(axis=0) for each in large], axis=0)
-    return least, most
+        least = (need * per_need.min(axis=0)[:, None]).max(axis=0)
+        largest = rows[np.argsort(-least, kind="stable")[:_LOOKS]]
+        usage = (problem.need[largest][:, None, :] * per_need).max(axis=2).min(axis=1)
+        peak = SAFE * float(usage.max())
+        if peak > best.peak:
+            best = Heaviest(peak, int(largest[usage.argmax()]))
+    return best
 
 
 def _rows_of(problem: BalancingProblem) -> list[Rows]:

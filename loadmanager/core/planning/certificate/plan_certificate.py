@@ -16,11 +16,12 @@ from loadmanager.core.domain.reasons import CertificateReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume, find_bounds
 from loadmanager.core.planning.certificate.minimum_moves import MinimumMoves
 from loadmanager.core.planning.headroom import Reserve, compute_reserve
 from loadmanager.core.planning.movable_bundles import restrain
+from loadmanager.core.planning.plan_effect import owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _SPAN, _POINTS = 8.0, 512
@@ -96,7 +97,9 @@ class CertificateFigures:
     @property
     def load_gap(self) -> float | None:
         """Return the moved load over the least load; None if the least load is 0 but some moved."""
-        return _ratio(self.load_moved, self.least_load)
+        if self.least_load > 0:
+            return self.load_moved / self.least_load
+        return 1.0 if self.load_moved == 0 else None
 
 
 def sum_certificates(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
@@ -161,12 +164,6 @@ def _compute_figures(
         bundles_moved=int(moved.sum()),
         least_bundles=MinimumMoves(problem, peak, in_moves=True).least_moves(peak),
     )
-
-
-def _ratio(made: float, least: float) -> float | None:
-    if least > 0:
-        return made / least
-    return 1.0 if made == 0 else None
 
 
 def _build_verdict(figures: CertificateFigures, bound_by: str) -> Verdict:
