@@ -90,8 +90,8 @@ class Tally:
         return self._totals.from_ms
 
     def follow(self, at_ms: int) -> Tally:
-        """Return a new tally that continues from here."""
-        return Tally(at_ms, self._level, self._trail.follow(), is_stalled=self._is_stalled)
+        """Return a new tally that continues from here, in place of this one."""
+        return Tally(at_ms, self._level, self._trail, is_stalled=self._is_stalled)
 
     def see(self, at_ms: int, level: UsageLevel | None) -> None:
         """Set the usage level from now on."""

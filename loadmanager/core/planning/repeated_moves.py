@@ -77,12 +77,6 @@ class MoveTrail:
     def __init__(self) -> None:
         self._moves: dict[str, list[PastMove]] = {}
 
-    def follow(self) -> MoveTrail:
-        """Copy the trail."""
-        other = MoveTrail()
-        other._moves = {bundle: list(moves) for bundle, moves in self._moves.items()}
-        return other
-
     def add(
         self,
         at_s: float,

@@ -52,14 +52,6 @@ def test_move_to_a_restarted_broker_is_not_back() -> None:
     assert not is_back(trail.add(60.0, bundle(0), B, Registration(A.broker, A.incarnation + 1)))
 
 
-def test_following_trail_copies_the_moves_so_far() -> None:
-    first = MoveTrail()
-    first.add(0.0, bundle(0), A, B)
-    second = first.follow()
-    first.add(1.0, bundle(0), B, C)
-    assert second.add(2.0, bundle(0), B, A).moved_s == 0.0
-
-
 def test_only_own_moves_count_for_the_shares() -> None:
     own = PastMove(9.0, bundle(0), "a", 1, 0.25, is_own=True, moved_s=1.0, left_s=1.0)
     moves = [own, own._replace(is_own=False), own._replace(moved_s=NEVER), own._replace(left_s=NEVER)]
