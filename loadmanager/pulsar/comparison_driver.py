@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -39,6 +39,7 @@ from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import plan_as_pulsar
 from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
+from loadmanager.pulsar.broker_settings import PulsarSettings
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
 from loadmanager.pulsar.verdict import ServiceLocation, VerdictFacts, find_benefit, first_verdict
 from loadmanager.util import clock
@@ -53,25 +54,16 @@ _UNWRITTEN_MS = 300_000
 _MS_PER_MINUTE = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedSettings:
-    """Settings of Pulsar's leader, our own, and the reason to doubt the former. All are read again in each round."""
-
-    theirs: Callable[[], Settings]
-    ours: Callable[[], Settings]
-    doubt: Callable[[], str] = str
-
-
 class ComparisonDriver:
     """`run` does the work; the other methods queue events on the event loop and return at once.
 
     `is_bundle` returns True for a current bundle. The first verdict uses a new snapshot from `take_snapshot`, since the
-    snapshot of the first round may have no traffic yet.
+    snapshot of the first round may have no traffic yet. `settings` are read again in each round.
     """
 
     def __init__(
         self,
-        settings: ComparedSettings,
+        settings: PulsarSettings,
         diary: ActivityLog,
         scores: Scores,
         where: ServiceLocation,
@@ -141,7 +133,7 @@ class ComparisonDriver:
     async def compare(self, plan: Plan, snapshot: Snapshot) -> None:
         """Compare one round with Pulsar's, and write the diary."""
         steps = [step.bundle for step in plan.unloads]
-        theirs, ours, comparison = self._settings.theirs(), self._settings.ours(), self._comparison
+        theirs, ours, comparison = self._settings.theirs, self._settings.current, self._comparison
         pulsars, state = await self._plan_as_pulsar(snapshot, theirs, steps)
         if comparison is not self._comparison:
             return  # the term is over
@@ -152,7 +144,7 @@ class ComparisonDriver:
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
         self._add_entries(comparison.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
-        doubt, self._doubt = self._doubt, self._settings.doubt()
+        doubt, self._doubt = self._doubt, self._settings.doubt
         if self._doubt not in ("", doubt):
             self._diary.remark(at_ms, self._doubt)
         self._write(at_ms)
@@ -232,7 +224,7 @@ class ComparisonDriver:
         if rounds is None:
             return
         self._is_verdict_given = True
-        measured, snapshot, ours = self._scores.so_far(now_ms), self._take_snapshot(), self._settings.ours()
+        measured, snapshot, ours = self._scores.so_far(now_ms), self._take_snapshot(), self._settings.current
         level = level_of(snapshot, ours.planner_settings().resource_weights)
         benefit = find_benefit(snapshot, ours)
         facts = VerdictFacts(rounds, benefit, level, measured, self._comparison.stalled, self._is_acting)

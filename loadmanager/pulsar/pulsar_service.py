@@ -43,7 +43,7 @@ from loadmanager.net.tracing import tracing_of
 from loadmanager.pulsar.activity_log import ActivityLog, BoundedFile
 from loadmanager.pulsar.actuator import Actuator
 from loadmanager.pulsar.broker_settings import BrokerSettingsPoll, PulsarSettings
-from loadmanager.pulsar.comparison_driver import ComparedSettings, ComparisonDriver, log_scores
+from loadmanager.pulsar.comparison_driver import ComparisonDriver, log_scores
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -134,10 +134,9 @@ class PulsarService(Candidate):
         return Scores(lambda: self.live.current, self.settings.strategies, score_worker.ask, on_score, file)
 
     def _make_comparison(self, seed: int) -> ComparisonDriver:
-        live, where = self.live, ServiceLocation(self.settings.folder, self.service_url)
-        both = ComparedSettings(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
+        where = ServiceLocation(self.settings.folder, self.service_url)
         return ComparisonDriver(
-            both,
+            self.live,
             self.diary,
             self.scores,
             where,

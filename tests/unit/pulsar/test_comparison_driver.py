@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,12 +27,8 @@ from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.pulsar import comparison_driver
 from loadmanager.pulsar.activity_log import HOUR_MS, ActivityLog
-from loadmanager.pulsar.comparison_driver import (
-    VERDICT_AFTER_MS,
-    ComparedSettings,
-    ComparisonDriver,
-    log_scores,
-)
+from loadmanager.pulsar.broker_settings import PulsarSettings
+from loadmanager.pulsar.comparison_driver import VERDICT_AFTER_MS, ComparisonDriver, log_scores
 from loadmanager.pulsar.scores import Scores
 from loadmanager.pulsar.verdict import ServiceLocation
 
@@ -48,18 +44,17 @@ def reports(cpu: float) -> dict[str, BrokerReport]:
 
 
 class Bench:
-    """A judge whose time the test gives in minutes after noon; both go by these settings."""
+    """A judge whose time the test gives in minutes after noon, with the settings of both: `theirs` and `current`."""
 
     def __init__(self, theirs: Mapping[str, Any] | None = None, *, is_acting: bool = False) -> None:
         self.diary = ActivityLog(None, zone=UTC)
-        ours = settings_for({}, "test")
+        self.current = ours = settings_for({}, "test")
         self.theirs: Settings = settings_for(theirs or {}, "test")
         self.scores = Scores(lambda: ours, (), self.ask, log_scores(self.diary), zone=UTC)
         self.doubt = ""
-        settings = ComparedSettings(lambda: self.theirs, lambda: ours, lambda: self.doubt)
         where = ServiceLocation(Path("/var/beside"), "http://here:8085")
         self.comparison = ComparisonDriver(
-            settings,
+            cast("PulsarSettings", self),
             self.diary,
             self.scores,
             where,
