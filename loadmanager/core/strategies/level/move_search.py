@@ -80,7 +80,7 @@ class _Search:
         self._trim(goal)
         self._drop_noise(heat_before)
         heat = self.draft.hottest()
-        return SearchResult(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
+        return SearchResult(self._moves(), self.draft.moved, before, self._score(), heat, self.spent)
 
     def _level(self) -> None:
         """Relieve the hottest broker repeatedly, until all are at the target or no step helps."""

@@ -64,8 +64,7 @@ class Task:
 class SearchResult:
     """Moves, grouped by source and destination, their share of all load, and the score before and after.
 
-    `heat` (M,) is the heat afterwards; `stuck` are brokers that stay hot because no move helps; `spent`: the budget
-    prevented a move.
+    `heat` (M,) is the heat afterwards; `spent`: the budget prevented a move.
     """
 
     moves: list[SearchMove]
@@ -73,7 +72,6 @@ class SearchResult:
     before: float
     after: float
     heat: FloatArray
-    stuck: BoolArray
     spent: bool
 
 

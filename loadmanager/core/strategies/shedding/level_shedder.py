@@ -237,7 +237,8 @@ class _Round:
         verdicts = tuple(self._verdict(row, why, given.get(row, []), found) for row, why in figures)
         memory = self._memory_after_moves([move for move, _ in moves], task, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
-        return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
+        picks = tuple(Pick(move.source, (move.bundle,), why, move.destination) for move, why in moves)
+        return Shed(picks, verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
     def _memory_after_pass(self, memory: LevelMemory) -> LevelMemory:
         columns = self._excess, self._mean.heat() < COLD, find_deviation(self._snapshot)
@@ -416,15 +417,3 @@ class _Round:
             cold_s = round(self._now_s - seen.cold_since_s)
             return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s}
         return LevelReason.BELOW_LEVEL, {}
-
-
-def _picks(moves: list[tuple[SearchMove, LevelReason]]) -> tuple[Pick, ...]:
-    """Group consecutive moves with the same source and destination into picks."""
-    picks: list[Pick] = []
-    for move, reason in moves:
-        last = picks[-1] if picks else None
-        bundles: tuple[int, ...] = (move.bundle,)
-        if last is not None and (last.broker, last.destination, last.reason) == (move.source, move.destination, reason):
-            bundles = (*picks.pop().bundles, move.bundle)
-        picks.append(Pick(move.source, bundles, reason, move.destination))
-    return tuple(picks)
