@@ -20,11 +20,9 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.http.app import make_app
-from loadmanager.leader.execution.agent_calls import AgentOwnerClient
-from loadmanager.leader.execution.executor import Batch, Executor, ExecutorSettings
+from loadmanager.leader.execution.executor import Batch, Executor
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.node import Node
-from loadmanager.net.http_client import NOBODY
 from loadmanager.net.http_server import ServerLimits, serve_within
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Put
@@ -56,10 +54,8 @@ class Cycles:
     """Planning cycles without a pause. A broker reports before each cycle, so each takes a new snapshot."""
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
-        limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
-        owners = AgentOwnerClient(node.mirror, node.election, NOBODY, lambda: 10.0)
         self._executor = PlansOnly(
-            node.mirror, node.ledger, owners, node.decision_log, lambda: limits, node.planner.churn
+            node.mirror, node.ledger, node.agents, node.decision_log, node.live, node.planner.churn
         )
         self._loop = SheddingLoop(
             node.planner, self._executor, node.election, node.decision_log, node.mirror, node.live

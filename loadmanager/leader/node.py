@@ -16,9 +16,9 @@ from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
-from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient
+from loadmanager.leader.execution.agent_calls import AgentCalls
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver, OwnerLookups
-from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
 from loadmanager.leader.fleet_status import FleetStatus
@@ -88,8 +88,17 @@ class Node(Candidate):
         self.terms = TermHistory(node_id, self.mirror, self.planner, self.moves)
         self.explainer = ExplanationService(self.mirror, self.planner, self.decision_log)
         self.stuck_monitor = StuckMonitor(self.planner, self.live)
-        self.agents = AgentCalls(self.mirror, self.caller)
-        self.executor = self._make_executor()
+        self.agents = AgentCalls(self.mirror, self.election, self.caller, self.live)
+        self.executor = Executor(
+            self.mirror,
+            self.ledger,
+            self.agents,
+            self.decision_log,
+            self.live,
+            self.planner.churn,
+            self.caller.tracing,
+            self.agents,
+        )
         self.assigner = AssignmentDriver(self.planner, self.mirror, self.ledger, self.decision_log, self.caller.tracing)
         self.shedding = SheddingLoop(
             self.planner,
@@ -106,7 +115,17 @@ class Node(Candidate):
         self.fleet_status = FleetStatus(self)
         self.timeline_memory = TimelineMemory(self.mirror, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.mirror, self.election, self.planner, self.intake.reject, self.live)
-        self.reshaper = self._make_reshaper()
+        self.reshaper = ReshapeDriver(
+            self.mirror,
+            self.planner,
+            self.ledger,
+            self.assigner,
+            self.executor,
+            self.agents,
+            self.decision_log,
+            self.live,
+            self._on_reshaped,
+        )
         self.bundles = BundleCommands(
             self.mirror,
             self.ledger,
@@ -130,33 +149,6 @@ class Node(Candidate):
         )
         self._swept = 0
 
-    def _make_executor(self) -> Executor:
-        return Executor(
-            self.mirror,
-            self.ledger,
-            AgentOwnerClient(
-                self.mirror, self.election, self.caller, lambda: ExecutorSettings.of(self.live.current).attempt_s
-            ),
-            self.decision_log,
-            lambda: ExecutorSettings.of(self.live.current),
-            self.planner.churn,
-            self.caller.tracing,
-            self.agents,
-        )
-
-    def _make_reshaper(self) -> ReshapeDriver:
-        return ReshapeDriver(
-            self.mirror,
-            self.planner,
-            self.ledger,
-            self.assigner,
-            self.executor,
-            self.agents,
-            self.decision_log,
-            self.live,
-            self._on_reshaped,
-        )
-
     async def start(self) -> None:
         """Read the cluster, register this node and take part in elections; wait while the store does not answer.
 
@@ -165,8 +157,6 @@ class Node(Candidate):
         self._follow_session()
         self.recorder.start()
         self.audit.start()
-        await self.executor.start()
-        await self.agents.start()
         self._spawn(self.intake.run(), "intake")
         await self._patiently(self._registrar.make_folders)
         await self.intake.settled()
@@ -178,7 +168,7 @@ class Node(Candidate):
     async def stop(self) -> None:
         """Hand leadership over and stop; the next leader finishes moves in flight."""
         await self._leave()
-        await self.executor.close()
+        await self.executor.abort()
         await self.agents.close()
         await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.audit.close)

@@ -9,7 +9,7 @@ from loadmanager.core.domain.plan import Plan
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.config_writer import ConfigWriter
-from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
@@ -64,7 +64,7 @@ class Actuator:
             self._ledger,
             PulsarOwners(intake, admin, election, self.move_log.note_return),
             decision_log,
-            lambda: ExecutorSettings.of(live.current),
+            live,
             planner.churn,
             tracing,
         )

@@ -117,10 +117,6 @@ class PulsarOwners:
         self._election = election
         self._on_returned = on_returned
 
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
     async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
         """Move the bundle within `timeout_s`; see the table of the module."""
         source, destination = _broker(released.owner), _broker(released.destination)

@@ -154,7 +154,6 @@ class PulsarService(Candidate):
         self._follow_session()
         self.recorder.start()
         self.audit.start()
-        await self.executor.start()
         self._spawn(self._own_intake.run(), "own store")
         self._spawn(self.intake.run(), "intake")
         await self._patiently(self._registrar.make_folders)
@@ -168,7 +167,7 @@ class PulsarService(Candidate):
         """Hand over and stop; the next leader ends the in-flight moves."""
         await self._give_back()
         await self._leave()
-        await self.executor.close()
+        await self.executor.abort()
         await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.audit.close)
         await asyncio.to_thread(self.caller.tracing.close)

@@ -22,7 +22,7 @@ from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.core.domain.ownership import Registration as Life
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election import ownership_ledger
-from loadmanager.leader.execution.agent_calls import AgentOwnerClient
+from loadmanager.leader.execution.agent_calls import AgentCalls
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.operator_commands import BundleCommands
@@ -74,7 +74,7 @@ def _no_incarnation() -> contextlib.AbstractContextManager[object]:
 def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
     async def ask(*_: object) -> None: ...
 
-    return patch.object(AgentOwnerClient, "ask", ask)
+    return patch.object(AgentCalls, "ask", ask)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.candidate import Candidate, MetricSamples
-from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
@@ -164,7 +164,8 @@ class Actor(Candidate):
         pulsar.watched_by.append(self._see)
         self.is_moving = True
         eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
-        self.intake = MirrorIntake(store, self._elected_mirror, LiveSettings(settings_of({}, "")), self._on_told)
+        live = LiveSettings(settings_of({"namespaceBundleUnloadingTimeoutMs": 10_000}, ""))
+        self.intake = MirrorIntake(store, self._elected_mirror, live, self._on_told)
         self.move_log = MoveLog(FencedRecord(store, self.election, paths.PULSAR_MOVES))
         owned = OwnerFinder(eyes, eyes, self.election)
         self.recovery = Recovery(self.move_log, owned, decision_log)
@@ -176,7 +177,7 @@ class Actor(Candidate):
             self.ledger,
             PulsarOwners(eyes, eyes, self.election, self.move_log.note_return),
             decision_log,
-            lambda: ExecutorSettings(10.0, 2, 2),
+            live,
             cast("Churn", Unnoticed()),
         )
 
@@ -188,7 +189,7 @@ class Actor(Candidate):
 
     async def end(self) -> None:
         await self._leave()
-        await self.executor.close()
+        await self.executor.abort()
 
     def _on_told(self) -> None:
         self.mirror.epoch = self._elected_mirror.epoch

@@ -166,7 +166,7 @@ class MortalNode:
             task.cancel()
         await end_app(self._runner)
         await self.node.reshaper.abort()
-        await self.node.executor.close()
+        await self.node.executor.abort()
         await self.node.agents.close()
 
 

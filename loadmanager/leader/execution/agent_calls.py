@@ -7,7 +7,7 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -16,9 +16,10 @@ import structlog
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, Registration
-from loadmanager.errors import InvalidRecordError, NotLeaderError, OwnerSilentError
+from loadmanager.errors import InvalidRecordError, OwnerSilentError
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.net.http_client import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,
@@ -45,28 +46,47 @@ _MOST_NAMES_BYTES = 192 * 1024
 """Size limit for topic names in a prepare call: the agent reads at most 256 KiB."""
 
 
-class _AgentConnection:
-    """HTTP client of the agents of all brokers in the mirror, with the credentials of `caller`."""
+_SHORTEST_CALL_S = 0.1
+_LONGEST_REFUSAL_BYTES = 64 * 1024
 
-    def __init__(self, mirror: ClusterMirror, caller: Caller) -> None:
+_CALLS_PER_DEADLINE = 6
+"""One call may take this part of an unload's deadline. Of the default 60 s that is 10 s: longer than a broker takes to
+close a bundle, and short enough to repeat a lost call. Where brokers are slower, the deadline has to be longer anyway.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRefusal:
+    """Reason why an owner did not unload a bundle, or did not answer. `is_final`: a retry cannot succeed."""
+
+    why: str
+    is_final: bool = False
+
+
+class OwnerClient(Protocol):
+    """Client that asks owners to unload bundles."""
+
+    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
+        """Ask the owner once to unload a bundle in state *releasing*; None when it has. Waits at most `timeout_s`.
+
+        Raises `NotLeaderError`.
+        """
+
+
+class AgentCalls:
+    """Calls to the agents of brokers in the mirror, with the credentials of `caller`. Create it in a running event
+    loop.
+    """
+
+    def __init__(self, mirror: ClusterMirror, election: Election, caller: Caller, live: LiveSettings) -> None:
         self._mirror = mirror
-        self._caller = caller
-        self._http: HttpClient | None = None
-
-    async def start(self) -> None:
-        self._http = HttpClient(caller=self._caller)
+        self._election = election
+        self._live = live
+        self._http = HttpClient(caller=caller)
+        self._unable: dict[BrokerId, Registration] = {}
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
-
-
-class AgentCalls(_AgentConnection):
-    """Calls to agents about topics, bundles and warm-up."""
-
-    def __init__(self, mirror: ClusterMirror, caller: Caller) -> None:
-        super().__init__(mirror, caller)
-        self._unable: dict[BrokerId, Registration] = {}
+        await self._http.close()
 
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
         """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` without an answer."""
@@ -91,6 +111,33 @@ class AgentCalls(_AgentConnection):
         url = f"{self._url(broker)}/loadmanager/v1/namespaces/{state.name}/bundles"
         headers = {"Content-Type": "application/json"}
         await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
+
+    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
+        """Ask the owner's agent once to unload a bundle in state *releasing*, as `OwnerClient.ask`."""
+        owner = released.owner
+        entry = self._mirror.brokers.get(owner.broker) if owner else None
+        if owner is None or entry is None or entry.command_url is None:
+            return OwnerRefusal("the broker's record names no URL to call")
+        url = f"{entry.command_url}/admin/v2/namespaces/{name.namespace}/{name.range}/unload"
+        headers = {
+            EPOCH_HEADER: str(self._election.get_term().epoch),
+            BUNDLE_VERSION_HEADER: str(released.version),
+            OWNER_HEADER: owner.broker,
+            INCARNATION_HEADER: str(owner.incarnation),
+            HASH_FUNCTION_HEADER: self._mirror.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
+        }
+        if released.destination is not None:
+            headers[DESTINATION_HEADER] = released.destination.broker
+        # Never 0 or less: aiohttp takes that for "no timeout".
+        attempt_s = self._live.current.namespace_bundle_unloading_timeout_ms / 1000 / _CALLS_PER_DEADLINE
+        call_timeout_s = max(min(attempt_s, timeout_s), _SHORTEST_CALL_S)
+        try:
+            answer = await self._http.call(
+                "PUT", url, call_timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers
+            )
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            return OwnerRefusal(str(error))
+        return None if answer.status == HTTPStatus.NO_CONTENT else OwnerRefusal(answer.shown())
 
     def can_prepare(self, destination: Registration) -> bool:
         """True unless the broker has answered, since it registered, that it does not support warm-up."""
@@ -127,8 +174,6 @@ class AgentCalls(_AgentConnection):
         return entry.command_url
 
     async def _call(self, method: str, url: str, *expected: HTTPStatus, **options: Any) -> HttpAnswer:  # noqa: ANN401 - of `HttpClient.call`
-        if self._http is None:
-            raise OwnerSilentError("this node is not running")
         try:
             answer = await self._http.call(method, url, _TIMEOUT_S, **options)
         except (PeerUnavailableError, InvalidRecordError) as error:
@@ -145,68 +190,3 @@ def _as_fits(topics: Iterable[str]) -> Iterator[str]:
         if left < 0:
             return
         yield topic
-
-
-_SHORTEST_CALL_S = 0.1
-_LONGEST_REFUSAL_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRefusal:
-    """Reason why an owner did not unload a bundle, or did not answer. `is_final`: a retry cannot succeed."""
-
-    why: str
-    is_final: bool = False
-
-
-class OwnerClient(Protocol):
-    """Client that asks owners to unload bundles."""
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
-        """Ask the owner once to unload a bundle in state *releasing*; None when it has. Waits at most `timeout_s`.
-
-        Raises `NotLeaderError`.
-        """
-
-
-class AgentOwnerClient(_AgentConnection):
-    """Client that asks owners to unload bundles, through their agents. `longest_s` returns the timeout of one call."""
-
-    def __init__(
-        self, mirror: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]
-    ) -> None:
-        super().__init__(mirror, caller)
-        self._election = election
-        self._longest_s = longest_s
-
-    async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
-        """Call the agent's unload endpoint once, with the epoch of this node's term."""
-        owner = released.owner
-        entry = self._mirror.brokers.get(owner.broker) if owner else None
-        if owner is None or entry is None or entry.command_url is None:
-            return OwnerRefusal("the broker's record names no URL to call")
-        if self._http is None:
-            raise NotLeaderError("this node is not running")
-        url = f"{entry.command_url}/admin/v2/namespaces/{name.namespace}/{name.range}/unload"
-        headers = {
-            EPOCH_HEADER: str(self._election.get_term().epoch),
-            BUNDLE_VERSION_HEADER: str(released.version),
-            OWNER_HEADER: owner.broker,
-            INCARNATION_HEADER: str(owner.incarnation),
-            HASH_FUNCTION_HEADER: self._mirror.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
-        }
-        if released.destination is not None:
-            headers[DESTINATION_HEADER] = released.destination.broker
-        # Never 0 or less: aiohttp takes that for "no timeout".
-        call_timeout_s = max(min(self._longest_s(), timeout_s), _SHORTEST_CALL_S)
-        try:
-            answer = await self._http.call(
-                "PUT", url, call_timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers
-            )
-        except (PeerUnavailableError, InvalidRecordError) as error:
-            return OwnerRefusal(str(error))
-        return None if answer.status == HTTPStatus.NO_CONTENT else OwnerRefusal(answer.shown())

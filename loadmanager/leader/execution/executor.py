@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import structlog
 from opentelemetry.trace import INVALID_SPAN, Span
 
-from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
@@ -63,6 +62,7 @@ from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.tracing import OFF, Tracing, end_span, enter_span
 
@@ -73,34 +73,6 @@ _LOOK_AHEAD = 256
 
 PREPARE_S = 2.0
 """Timeout of `prepare`, while the owner still serves; a destination that needs longer may answer early and continue."""
-
-
-_CALLS_PER_DEADLINE = 6
-"""One call may take this part of an unload's deadline. Of the default 60 s that is 10 s: longer than a broker takes to
-close a bundle, and short enough to repeat a lost call. Where brokers are slower, the deadline has to be longer anyway.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorSettings:
-    """Limits on unloads: the deadline of one, and the concurrency in all and per broker."""
-
-    deadline_s: float
-    concurrency: int
-    concurrency_per_broker: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> ExecutorSettings:
-        return cls(
-            deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
-            concurrency=settings.max_concurrent_unloads,
-            concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
-        )
-
-    @property
-    def attempt_s(self) -> float:
-        """Timeout of one call to a broker; then it is repeated."""
-        return self.deadline_s / _CALLS_PER_DEADLINE
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +95,7 @@ class OwnershipWriter(Protocol):
 
 
 class Executor:
-    """Executes unloads of the current leader. `settings` is called for each unload.
+    """Executes unloads of the current leader.
 
     `churn` records the start and the end of each unload. Without `destinations` there is no warm-up.
     """
@@ -134,7 +106,7 @@ class Executor:
         writes: OwnershipWriter,
         owners: OwnerClient,
         decision_log: DecisionLog,
-        settings: Callable[[], ExecutorSettings],
+        live: LiveSettings,
         churn: Churn,
         tracing: Tracing = OFF,
         destinations: AgentCalls | None = None,
@@ -148,8 +120,8 @@ class Executor:
         self._tracing = tracing
         self._spans: dict[Move, Span] = {}
         self._moves = MoveMachine(
-            lambda: (settings().concurrency, settings().concurrency_per_broker),
-            lambda: settings().deadline_s,
+            lambda: (live.current.max_concurrent_unloads, live.current.max_concurrent_unloads_per_broker),
+            lambda: live.current.namespace_bundle_unloading_timeout_ms / 1000,
             mirror.is_registered,
             lambda each: PREPARE_S if destinations is not None and destinations.can_prepare(each) else 0.0,
         )
@@ -161,13 +133,6 @@ class Executor:
         self.unloads_completed = 0
         self.unloads_failed = 0
         self.stale_steps = 0
-
-    async def start(self) -> None:
-        await self._owners.start()
-
-    async def close(self) -> None:
-        await self.abort()
-        await self._owners.close()
 
     async def abort(self) -> None:
         """Abandon the unloads in flight; the next leader finishes them from their records."""

@@ -24,7 +24,7 @@ from loadmanager.core.protocol import move_machine
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
 from loadmanager.leader.execution import executor as executor_module
-from loadmanager.leader.execution.agent_calls import AgentOwnerClient, OwnerRefusal
+from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerRefusal
 from loadmanager.leader.execution.executor import Batch
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, Put
@@ -135,11 +135,11 @@ async def test_silent_broker_keeps_the_bundle_at_a_higher_version() -> None:
 async def test_final_refusal_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Ownership] = []
 
-    async def ask(_self: AgentOwnerClient, _name: BundleName, released: Ownership, _timeout_s: float) -> OwnerRefusal:
+    async def ask(_self: AgentCalls, _name: BundleName, released: Ownership, _timeout_s: float) -> OwnerRefusal:
         asked.append(released)
         return OwnerRefusal("it went to b3:8080", is_final=True)
 
-    monkeypatch.setattr(AgentOwnerClient, "ask", ask)
+    monkeypatch.setattr(AgentCalls, "ask", ask)
     async with a_leader() as (cluster, leader):
         broker, bundle = await _start_owner(cluster, leader)
         with pytest.raises(UnloadFailedError, match="stays with b1:8080: it went to b3:8080"):
@@ -153,7 +153,7 @@ async def test_end_of_the_term_before_the_request_is_not_logged_as_an_error(monk
     async def ask(*_: object) -> OwnerRefusal:
         raise NotLeaderError("this node does not lead")
 
-    monkeypatch.setattr(AgentOwnerClient, "ask", ask)
+    monkeypatch.setattr(AgentCalls, "ask", ask)
     async with a_leader() as (cluster, leader):
         _, bundle = await _start_owner(cluster, leader)
         with capture_logs() as logs, pytest.raises(NotLeaderError):
