@@ -213,7 +213,7 @@ def _check_cluster(facts: ClusterFacts) -> Iterator[Verdict]:
     if is_led and facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
-    if facts.failures >= MOST_FAILURES:
+    if _are_too_many(facts.failures):
         yield _stop(GuardrailReason.TOO_MANY_FAILURES, failures=facts.failures)
 
 
@@ -263,6 +263,10 @@ def _check_reports(facts: ClusterFacts, move: WantedMove) -> Iterator[Verdict]:
         if known.touched_at_s is not None and (known.reported_at_s or 0.0) <= known.touched_at_s:
             ago_s = round(facts.now_s - known.touched_at_s)
             yield _stop(GuardrailReason.REPORT_BEFORE_MOVE, move.bundle, broker=broker, seconds_ago=ago_s)
+
+
+def _are_too_many(failures: int) -> bool:
+    return failures >= MOST_FAILURES
 
 
 def _stop(reason: Reason, subject: str = CLUSTER, **why: Figure) -> Verdict:
@@ -346,7 +350,7 @@ class MoveHistory:
     @property
     def is_stopped(self) -> bool:
         """Return True if so many moves failed that only an operator resets the count."""
-        return self.failures >= MOST_FAILURES
+        return _are_too_many(self.failures)
 
     def _after_success(self) -> int:
         return self.failures if self.is_stopped else 0
