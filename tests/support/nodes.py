@@ -28,7 +28,13 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
 from loadmanager.http.app import make_app
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node import Node
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.http_server import ServerLimits
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, Put
@@ -331,6 +337,12 @@ async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode
     """A cluster in memory of one node, which leads."""
     async with Cluster() as cluster:
         yield cluster, await cluster.start_leader(**overrides)
+
+
+def a_planner(mirror: ClusterMirror, live: LiveSettings) -> PlannerService:
+    """Return the planner service of a node that records nothing."""
+    recorder = HistoryRecorder(live, mirror.operator_config)
+    return PlannerService(mirror, live, DecisionLog(10), 1, recorder, MoveRecorder(recorder))
 
 
 def the_next_refusal_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

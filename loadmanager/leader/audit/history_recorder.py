@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -47,19 +47,6 @@ _CLOSE_S = 5.0
 """Shutdown timeout for writing the last rows, and a second time for the exit of the thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerMemory:
-    """Planner state besides the model: what strategies remember, and the state of the random generators for small
-    decisions and for rounds.
-    """
-
-    states: State
-    split_state: State
-    churn: State
-    rng: Mapping[str, Any]
-    round_rng: Mapping[str, Any]
-
-
 class Model(Protocol):
     """The cluster model, as a checkpoint reads it."""
 
@@ -87,13 +74,10 @@ class HistoryRecorder:
     """
 
     def __init__(
-        self,
-        live: LiveSettings | None = None,
-        operator_config: OperatorConfig | None = None,
-        writer: HistoryWriter | None = None,
+        self, live: LiveSettings, operator_config: OperatorConfig, writer: HistoryWriter | None = None
     ) -> None:
         self._live = live
-        self._operator_config = operator_config or OperatorConfig()
+        self._operator_config = operator_config
         self._writer = writer
         self._is_recording = False
         self._cycle = 0
@@ -134,8 +118,8 @@ class HistoryRecorder:
             return NOT_RECORDED
         return self._writer.put(clock.now_ms() if at_ms is None else at_ms, entry)
 
-    def begin_term(self, epoch: int, node_id: str, model: Model, memory: PlannerMemory) -> None:
-        """Begin to record, with a checkpoint of the model and the memory."""
+    def begin_term(self, epoch: int, node_id: str, model: Model, memory: Mapping[str, Any]) -> None:
+        """Begin to record, with a checkpoint of the model and `PlannerService.memory_now`."""
         if self._writer is None:
             return
         self._writer.begin_term(epoch, clock.now_ms())
@@ -151,7 +135,7 @@ class HistoryRecorder:
         self._is_recording = False
         self._writer.end_term(clock.now_ms())
 
-    def checkpoint(self, model: Model, memory: PlannerMemory) -> None:
+    def checkpoint(self, model: Model, memory: Mapping[str, Any]) -> None:
         """Record everything that decisions depend on. The last snapshot is not part of it."""
         if not self._is_recording:
             return
@@ -164,19 +148,21 @@ class HistoryRecorder:
             "parts": len(parts),
             "settingsId": self.settings_id,
             "settings": settings,
-            "policies": Later(policies_later(self._operator_config)),
-            "controls": Later(controls_later(self._operator_config)),
-            "learned": Later(learned_later(self._operator_config)),
+            **{kind: self._config_later(kind) for kind in _CONFIG},
             "faults": faults_as_json(model.faults()),
-            "states": memory.states,
-            "splitState": memory.split_state,
-            "churn": memory.churn,
-            "rng": memory.rng,
-            "roundRng": memory.round_rng,
+            **memory,
         }
         self.put(HistoryEvent("checkpoint", "", head))
         for holds, content in parts:
             self.put(HistoryEvent("checkpoint_part", holds, content))
+
+    def config_changed(self, kind: str) -> None:
+        """Record the current `policies`, `controls` or `learned` loads of operators."""
+        self.put(HistoryEvent(kind, "", self._config_later(kind)))
+
+    def _config_later(self, kind: str) -> Later:
+        config = replace(self._operator_config)
+        return Later(lambda: _CONFIG[kind](config))
 
     def configured(self) -> None:
         """Record the settings if they have changed."""
@@ -186,8 +172,6 @@ class HistoryRecorder:
             self.put(HistoryEvent("configuration", self.settings_id, settings))
 
     def _settings(self) -> Mapping[str, str]:
-        if self._live is None:
-            return {}
         texts = values_as_text(self._live.current)
         texts = {key: text for key, text in texts.items() if key not in OF_THE_NODE}
         self.settings_id = hashlib.sha256(orjson.dumps(texts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
@@ -239,30 +223,26 @@ class HistoryRecorder:
         self.put(HistoryEvent("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
 
 
-def policies_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the current policies."""
-    isolation, domains, groups = (
-        operator_config.isolation,
-        operator_config.failure_domains,
-        operator_config.anti_affinity,
-    )
-    return lambda: {
-        "isolation": orjson.loads(encode_isolation(isolation)),
-        "failureDomains": orjson.loads(encode_domains(domains)),
-        "antiAffinity": orjson.loads(encode_groups(groups)),
+def _policies_as_json(operator_config: OperatorConfig) -> dict[str, Any]:
+    return {
+        "isolation": orjson.loads(encode_isolation(operator_config.isolation)),
+        "failureDomains": orjson.loads(encode_domains(operator_config.failure_domains)),
+        "antiAffinity": orjson.loads(encode_groups(operator_config.anti_affinity)),
     }
 
 
-def controls_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the current operator controls."""
-    controls = operator_config.controls
-    return lambda: orjson.loads(encode_controls(controls))
+def _controls_as_json(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - JSON
+    return orjson.loads(encode_controls(operator_config.controls))
 
 
-def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the current learned loads, without the fields that no decision uses."""
+def _learned_as_json(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - JSON
+    """Encode the learned loads without the fields that no decision uses."""
     learned = operator_config.learned
-    return lambda: orjson.loads(encode_learned(learned and without_unproved_profiles(learned)))
+    return orjson.loads(encode_learned(learned and without_unproved_profiles(learned)))
+
+
+_CONFIG = {"policies": _policies_as_json, "controls": _controls_as_json, "learned": _learned_as_json}
+"""Encoders of operator config, by the kind of the event that records it."""
 
 
 _Found = TypeVar("_Found")

@@ -1,6 +1,6 @@
-"""Cluster models of a node: one that measures moves, and one that also records every input after it was applied.
+"""Cluster model of a node: it records every input after it was applied, and measures moves.
 
-`open_mirror` builds a node's mirror with the one that its settings ask for.
+`open_mirror` builds a node's mirror with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadmanager.history.compaction import Compaction, Retention
 from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.leader.audit.history_recorder import HistoryRecorder, controls_later, learned_later, policies_later
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
@@ -50,36 +50,13 @@ class _RecordChange:
         }
 
 
-class MeasuredModel(ClusterModel):
-    """Cluster model that passes reports and departures of brokers on to `moves`."""
-
-    def __init__(self, settings: PlannerSettings, moves: MoveRecorder) -> None:
-        super().__init__(settings)
-        self._moves = moves
-
-    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
-        super().apply_report(registration, report)
-        self._moves.reported(registration, report)
-
-    def remove_broker(self, broker_id: BrokerId) -> None:
-        super().remove_broker(broker_id)
-        self._moves.broker_gone(broker_id)
-
-
 class RecordedModel(ClusterModel):
-    """Cluster model that records each input with `recorder`. Inputs must not call each other, or they are recorded
-    twice.
+    """Cluster model that records each input with `recorder`, and passes reports and departures of brokers on to
+    `moves`. Inputs must not call each other, or they are recorded twice.
     """
 
-    def __init__(
-        self,
-        settings: PlannerSettings,
-        operator_config: OperatorConfig,
-        recorder: HistoryRecorder,
-        moves: MoveRecorder,
-    ) -> None:
+    def __init__(self, settings: PlannerSettings, recorder: HistoryRecorder, moves: MoveRecorder) -> None:
         super().__init__(settings)
-        self._operator_config = operator_config
         self._recorder = recorder
         self._moves = moves
         self._records: dict[str, Record] = {}
@@ -138,15 +115,15 @@ class RecordedModel(ClusterModel):
 
     def set_policies(self, policies: Policies) -> None:
         super().set_policies(policies)
-        self._recorder.put(HistoryEvent("policies", "", Later(policies_later(self._operator_config))))
+        self._recorder.config_changed("policies")
 
     def set_controls(self, controls: Controls) -> None:
         super().set_controls(controls)
-        self._recorder.put(HistoryEvent("controls", "", Later(controls_later(self._operator_config))))
+        self._recorder.config_changed("controls")
 
     def set_learned(self, learned: LearnedLoads) -> None:
         super().set_learned(learned)
-        self._recorder.put(HistoryEvent("learned", "", Later(learned_later(self._operator_config))))
+        self._recorder.config_changed("learned")
 
     def set_faults(self, faults: ReportFaults) -> None:
         is_other = faults is not self._faults
@@ -174,19 +151,13 @@ _HOUR_S = 3_600.0
 
 
 def open_mirror(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
-    """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
-    settings, operator_config = live.base, OperatorConfig()
-    if not settings.history_url:
-        recorder = HistoryRecorder()
-        moves = MoveRecorder(recorder)
-        return ClusterMirror(MeasuredModel(live.planner, moves), operator_config=operator_config), recorder, moves
-    limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
-    retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
-    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
+    """Return an empty mirror, the recorder for the history in the settings, if any, and the move recorder."""
+    settings, operator_config, writer = live.base, OperatorConfig(), None
+    if settings.history_url:
+        limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
+        retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
+        writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
     recorder = HistoryRecorder(live, operator_config, writer)
     moves = MoveRecorder(recorder)
-    return (
-        ClusterMirror(RecordedModel(live.planner, operator_config, recorder, moves), operator_config=operator_config),
-        recorder,
-        moves,
-    )
+    model = RecordedModel(live.planner, recorder, moves)
+    return ClusterMirror(model, operator_config=operator_config), recorder, moves

@@ -28,7 +28,7 @@ from loadmanager.core.planning.decision_kinds import DECISIONS, merged, read_cho
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_recorder import HistoryRecorder, PlannerMemory
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -62,17 +62,15 @@ class PlannerService:
         live: LiveSettings,
         decision_log: DecisionLog,
         seed: int,
-        recorder: HistoryRecorder | None = None,
-        moves: MoveRecorder | None = None,
+        recorder: HistoryRecorder,
+        moves: MoveRecorder,
         planning: PlannerPool | None = None,
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         """Memory of the extensible split rule, separate from that of the strategies."""
-        self.recorder = recorder or HistoryRecorder()
-        self.churn = Churn(
-            mirror, live, decision_log, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
-        )
+        self.recorder = recorder
+        self.churn = Churn(mirror, live, decision_log, self._recent_snapshot, recorder, moves)
         self._mirror = mirror
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
@@ -91,16 +89,16 @@ class PlannerService:
         """Memory for the next leader: the state of strategies, of the split rule and of the churn limits."""
         return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
 
-    def memory_now(self) -> PlannerMemory:
+    def memory_now(self) -> dict[str, Any]:
         """Return the memory for a checkpoint, and drop the snapshot, so that the next decision takes a new one."""
         self._snapshot = None
-        return PlannerMemory(
-            self.state,
-            self.split_state,
-            self.churn.state,
-            self._rng.bit_generator.state,
-            self._round_rng.bit_generator.state,
-        )
+        return {
+            "states": self.state,
+            "splitState": self.split_state,
+            "churn": self.churn.state,
+            "rng": self._rng.bit_generator.state,
+            "roundRng": self._round_rng.bit_generator.state,
+        }
 
     def forget(self) -> planner.State:
         """Clear the memory and return it; called before the last leader's memory is read."""

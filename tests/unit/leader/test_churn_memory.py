@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.builders import broker, bundle, report
-from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory, settings
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, a_planner, in_memory, settings
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
@@ -16,11 +16,9 @@ from loadmanager.core.domain.plan import Unload
 from loadmanager.core.planning.churn import MoveMemory, noted
 from loadmanager.core.planning.repeated_moves import is_back
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
-from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import pack_within_limit
-from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store import paths
 
 FLAPPING = {
@@ -157,7 +155,7 @@ async def test_tripped_breaker_survives_a_change_of_leader() -> None:
 async def test_moves_ending_during_a_round_are_remembered(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
     mirror, live = ClusterMirror(), LiveSettings(settings())
     mirror.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
-    planner = PlannerService(mirror, live, DecisionLog(10), seed=1)
+    planner = a_planner(mirror, live)
     run, looked = planner._worker.run, list[bool]()
 
     async def run_while_moves_end(work: Callable[..., object], *given: object) -> object:

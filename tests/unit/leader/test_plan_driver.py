@@ -11,18 +11,16 @@ from support.allocated_arrays import held_arrays
 from support.builders import broker, bundle, report, throughput
 from support.delays import a_memory_cluster
 from support.memory_store import MemoryStore
-from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory, settings
+from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, a_planner, in_memory, settings
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, Stamp, complete, release
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
-from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.loops.plan_driver import RequestedPlans
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.wire.plan_bodies import PlanRequest
 
@@ -535,7 +533,7 @@ async def test_plan_keeps_no_arrays_beyond_the_snapshot() -> None:
     for host in ("a", "b"):
         loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
         mirror.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
-    planner = PlannerService(mirror, live, DecisionLog(10), seed=1)
+    planner = a_planner(mirror, live)
     planner.snapshot()  # the first snapshot computes the order of names
     with held_arrays() as held:
         plan = await RequestedPlans(mirror, planner).compute(PlanRequest(kind="shed"))

@@ -220,7 +220,7 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
             return len(put)
 
     recorder = Told(LiveSettings(Settings()), OperatorConfig())
-    return RecordedModel(PlannerSettings(), OperatorConfig(), recorder, MoveRecorder(recorder)), put
+    return RecordedModel(PlannerSettings(), recorder, MoveRecorder(recorder)), put
 
 
 def test_set_owners_is_recorded_as_namespace_records() -> None:

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 from support.builders import broker, bundle, report, snapshot
+from support.nodes import a_planner
 from support.stores import MemoryWorld
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.planner import plan_assignments
-from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import Persistence, pack_within_limit
-from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, MetadataStore
 from loadmanager.store.znode_codec import decode
@@ -27,9 +26,7 @@ NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 def persistence(store: MetadataStore, mirror: ClusterMirror) -> Persistence:
     election = Election(store, mirror, NODE, lambda _: None, lambda _: None)
     live = LiveSettings(Settings())
-    return Persistence(
-        store, mirror, election, PlannerService(mirror, live, DecisionLog(10), seed=1), nothing_to_reject, live
-    )
+    return Persistence(store, mirror, election, a_planner(mirror, live), nothing_to_reject, live)
 
 
 def nothing_to_reject(path: str, error: Exception) -> None:
