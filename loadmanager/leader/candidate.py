@@ -55,38 +55,6 @@ log = structlog.get_logger(__name__)
 _TRY_AGAIN_S = 0.5
 
 
-class NodeRegistrar:
-    """Registers this node; `run` returns once it is registered in the current session."""
-
-    def __init__(self, store: MetadataStore, record: NodeRecord) -> None:
-        self._store = store
-        self._record = record
-
-    async def make_folders(self) -> None:
-        for path in paths.PERSISTENT_PARENTS:
-            await self._store.ensure_path(path)
-
-    async def _register(self) -> None:
-        path = paths.node(self._record.node_id)
-        known = await self._store.get(path)
-        if known is not None and known.ephemeral_owner == self._store.session_id:
-            return
-        await self.make_folders()
-        left_over = [Delete(path)] if known is not None else []
-        await self._store.commit([*left_over, Create(path, self._record.to_json(), ephemeral=True)])
-
-    async def run(self) -> None:
-        """Register; retry while a former process's registration or a lost connection prevents it."""
-        while True:
-            try:
-                await self._register()
-            except StoreError as error:
-                log.info("not_registered_yet", error=str(error))
-                await asyncio.sleep(_TRY_AGAIN_S)
-            else:
-                return
-
-
 Sample = tuple[str, str, dict[str, str], float]
 """A metric's name and meaning, its labels, and its value."""
 
@@ -167,8 +135,7 @@ class Candidate(ABC):
         self._end_of_term: asyncio.Task[None] | None = None
         self._epoch_asked: asyncio.Task[int] | None = None
         now_ms = clock.now_ms()
-        node = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
-        self._registrar = NodeRegistrar(store, node)
+        self._record = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
 
     @abstractmethod
     def scrape(self) -> MetricSamples:
@@ -268,9 +235,35 @@ class Candidate(ABC):
         self._unsubscribe = self.store.on_session(self._on_session)
 
     def _stand(self) -> None:
-        self._spawn(self._registrar.run(), "register")
+        self._spawn(self._register(), "register")
         self._spawn(self.election.run(), "election")
         self._spawn(self.leader_watch.run(), "leader watch")
+
+    async def _make_folders(self) -> None:
+        for path in paths.PERSISTENT_PARENTS:
+            await self.store.ensure_path(path)
+
+    async def _register(self) -> None:
+        """Register this node in the current session. Retry while a former process's registration or a lost connection
+        prevents it.
+        """
+        while True:
+            try:
+                await self._try_to_register()
+            except StoreError as error:
+                log.info("not_registered_yet", error=str(error))
+                await asyncio.sleep(_TRY_AGAIN_S)
+            else:
+                return
+
+    async def _try_to_register(self) -> None:
+        path = paths.node(self.node_id)
+        known = await self.store.get(path)
+        if known is not None and known.ephemeral_owner == self.store.session_id:
+            return
+        await self._make_folders()
+        left_over = [Delete(path)] if known is not None else []
+        await self.store.commit([*left_over, Create(path, self._record.to_json(), ephemeral=True)])
 
     async def _leave(self) -> None:
         """Resign and end every task; the next leader finishes moves in flight."""
@@ -302,7 +295,7 @@ class Candidate(ABC):
         self.election.link_changed()
         self._keep_watch()
         if state is SessionState.CONNECTED:
-            self._spawn(self._registrar.run(), "register")
+            self._spawn(self._register(), "register")
 
     def _on_elected(self, term: Term) -> None:
         self._keep_watch()

@@ -158,7 +158,7 @@ class Node(Candidate):
         self.recorder.start()
         self.audit.start()
         self._spawn(self.intake.run(), "intake")
-        await self._patiently(self._registrar.make_folders)
+        await self._patiently(self._make_folders)
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
         self._spawn(self.ledger.run(), "ledger")

@@ -156,7 +156,7 @@ class PulsarService(Candidate):
         self.audit.start()
         self._spawn(self._own_intake.run(), "own store")
         self._spawn(self.intake.run(), "intake")
-        await self._patiently(self._registrar.make_folders)
+        await self._patiently(self._make_folders)
         await self._own_intake.settled()
         await self.intake.settled()
         self._spawn(self.comparison.run(), "comparison")
