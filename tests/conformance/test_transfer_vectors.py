@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.builders import Load, bundle, report, snapshot
 
+from loadmanager.core.domain.policies import NO_POLICIES
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
-    Listable,
     LoadAverage,
     average_after,
     find_busiest,
@@ -64,7 +64,7 @@ def test_a7_broker_starts_as_fully_used_without_throughput() -> None:
 
 def top(given: BrokerReport, most: int, excluded: frozenset[str] = frozenset()) -> list[str]:
     settings = PlannerSettings(max_number_of_bundles_in_bundle_load_report=most, shedding_excluded_namespaces=excluded)
-    found = find_busiest(given, Listable(settings, lambda _: False))
+    found = find_busiest(given, settings, NO_POLICIES)
     return [given.bundle_names[i].split("/")[1] for i in found.tolist()]
 
 

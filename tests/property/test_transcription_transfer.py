@@ -13,8 +13,9 @@ from support.builders import broker, bundle, report
 from support.transcription_transfer import Decision, Load, Rule, Shedder, Stats, Store, top_bundles
 
 from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.policies import Policies
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.extensible_load import Listable, Published, PublishedLoad, find_busiest
+from loadmanager.core.model.extensible_load import Published, PublishedLoad, find_busiest
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedder
@@ -173,9 +174,8 @@ def test_busiest_bundles_equal_pulsars_in_order(seed: int) -> None:
         )
         found = find_busiest(
             given_report,
-            Listable(
-                PlannerSettings(max_number_of_bundles_in_bundle_load_report=most), lambda name: name == "tenant/b"
-            ),
+            PlannerSettings(max_number_of_bundles_in_bundle_load_report=most),
+            Policies(anti_affinity_groups={"tenant/b": "group"}),
         )
         names = [given_report.bundle_names[i] for i in found.tolist()]
         assert names == top_bundles(stats, most, unlisted={"tenant/b"})

@@ -26,7 +26,7 @@ from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
-from loadmanager.core.model.reporters import LatestReport, Reporters
+from loadmanager.core.model.reporters import Reporters
 from loadmanager.core.model.snapshot import Snapshot, build_brokers
 from loadmanager.core.model.snapshot_builder import (
     ClusterSummary,
@@ -82,7 +82,7 @@ class ClusterModel:
         report predates the move.
         """
         self._rows.revision += 1
-        self._reporters.take_in(registration, report, self._policies.has_policy)
+        self._reporters.take_in(registration, report, self._policies)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
         """Remove a broker that has left, and its load; its bundles keep their history."""
@@ -168,10 +168,9 @@ class ClusterModel:
             if broker.unknown is not None
         }
 
-    def latest_reports(self) -> dict[Registration, LatestReport]:
-        """Return the bundle columns of each broker's last accepted report, sorted by broker name."""
-        names, places = self._rows.order().names, self._rows.places()
-        return {broker.registration: broker.latest.named(names, places) for broker in self._reporters.in_order()}
+    def latest_reports(self) -> dict[Registration, BrokerReport]:
+        """Return each broker's last accepted report, sorted by broker name; without bundles after a restore."""
+        return {broker.registration: broker.report for broker in self._reporters.in_order()}
 
     def registrations(self) -> dict[BrokerId, Registration]:
         """Return the registration of each broker that has reported."""
@@ -331,6 +330,6 @@ class ClusterModel:
 
     def hot_bytes(self) -> int:
         """Return the memory of all bundle columns, orders and reporters, without names and without the bundle columns
-        of last reports, 56 bytes per bundle, which no snapshot has.
+        of last reports, 64 bytes per bundle, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import SYSTEM_NAMESPACE, BrokerId, is_self_test_namespace, namespace_of
 from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.policies import Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import (
     MEMORY,
@@ -37,7 +38,6 @@ from loadmanager.core.model.load import (
     Float32Array,
     FloatArray,
     IntArray,
-    ReportedBundles,
     RowArray,
     percent_usage,
     read_only,
@@ -245,35 +245,18 @@ def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def find_busiest(report: ReportedBundles, listed: Listable) -> _Positions:
-    """Find the busiest bundles of a report, without idle ones: positions, ascending."""
-    candidates = np.flatnonzero(throughput_of(report.bundle_load))
-    ranks, most = _ranks(report, candidates), listed.most_bundles
-    found: list[int] = []
-    last = -1
-    for i in np.argsort(-ranks, kind="stable").tolist():
-        if not listed[namespace_of(report.bundle_names[candidates[i]])]:
-            continue
-        if ranks[i] == last:
-            return _find_among_equals(report, candidates, ranks, listed, most)
-        if len(found) >= most:
-            break
-        found.append(i)
-        last = ranks[i]
-    return np.asarray(candidates[found[::-1]])
-
-
-def _find_among_equals(
-    report: ReportedBundles, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
-) -> _Positions:
-    """Find the busiest bundles where the order of equally busy ones matters."""
+def find_busiest(report: BrokerReport, settings: PlannerSettings, policies: Policies) -> _Positions:
+    """Find the busiest bundles of a report that may be shed, without idle ones: positions, ascending."""
     names = report.bundle_names
-    by_name = sorted(
-        (names[position], i) for i, position in enumerate(candidates.tolist()) if listed[namespace_of(names[position])]
-    )
-    kept = np.array([i for _, i in by_name])
-    top = partition_sort(ranks[kept].tolist(), min(most, len(kept)))
-    return np.asarray(candidates[kept[top[::-1]]])
+    listed = _listed(names, settings, policies) & (throughput_of(report.bundle_load) != 0)
+    candidates = np.flatnonzero(listed)
+    ranks = _ranks(report, candidates)
+    most = min(max(0, settings.max_number_of_bundles_in_bundle_load_report), len(candidates))
+    top = np.argsort(-ranks, kind="stable")[: most + 1].tolist()
+    if most and np.any(ranks[top[1:]] == ranks[top[:-1]]):  # then their order matters
+        by_name = sorted(range(len(candidates)), key=lambda i: names[candidates[i]])
+        top = [by_name[i] for i in partition_sort(ranks[by_name].tolist(), most)]
+    return np.asarray(candidates[top[:most][::-1]])
 
 
 def partition_sort(values: Sequence[int], most: int) -> list[int]:
@@ -307,33 +290,26 @@ def partition_sort(values: Sequence[int], most: int) -> list[int]:
     return order[:most]
 
 
-class Listable(dict[str, bool]):
-    """Cache of the namespaces whose bundles may be listed, because they may be shed: no system namespaces, no excluded
-    ones, and no namespaces with policies (`has_policy`) unless the settings include them.
-    """
-
-    def __init__(self, settings: PlannerSettings, has_policy: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._settings = settings
-        self._has_policy = has_policy
-
-    @property
-    def most_bundles(self) -> int:
-        return self._settings.max_number_of_bundles_in_bundle_load_report
-
-    def is_of(self, settings: PlannerSettings, has_policy: Callable[[str], bool]) -> bool:
-        """Return True if it is still valid."""
-        return self._settings is settings and self._has_policy == has_policy
-
-    def __missing__(self, namespace: str) -> bool:
-        excluded = namespace == SYSTEM_NAMESPACE or namespace in self._settings.shedding_excluded_namespaces
-        fixed = excluded or is_self_test_namespace(namespace)
-        with_policies = self._settings.shedding_bundles_with_policies_enabled
-        self[namespace] = not fixed and (with_policies or not self._has_policy(namespace))
-        return self[namespace]
+def may_be_transferred(namespace: str, settings: PlannerSettings, policies: Policies) -> bool:
+    """Return True unless the settings exclude the namespace, by its name or because it has policies."""
+    if namespace in settings.shedding_excluded_namespaces:
+        return False
+    return settings.shedding_bundles_with_policies_enabled or not policies.has_policy(namespace)
 
 
-def _ranks(report: ReportedBundles, candidates: _Positions) -> IntArray:
+def _listed(names: Sequence[str], settings: PlannerSettings, policies: Policies) -> BoolArray:
+    """Return a mask (k,) of bundles that may be listed, because they may be shed: none of system namespaces."""
+    namespaces = [namespace_of(name) for name in names]
+    may_be_listed = {
+        namespace: namespace != SYSTEM_NAMESPACE
+        and not is_self_test_namespace(namespace)
+        and may_be_transferred(namespace, settings, policies)
+        for namespace in set(namespaces)
+    }
+    return np.array([may_be_listed[namespace] for namespace in namespaces], dtype=bool)
+
+
+def _ranks(report: BrokerReport, candidates: _Positions) -> IntArray:
     """Rank candidates by busyness (n,), equal ranks for equal load: throughput in, out, messages, topics and sessions,
     cache, each rounded to its resolution.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,23 +54,8 @@ def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
     return array
 
 
-class ReportedBundles(Protocol):
-    """Bundle columns of a report: see `BrokerReport`."""
-
-    @property
-    def bundle_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def bundle_load(self) -> FloatArray: ...
-
-    @property
-    def bundle_topics(self) -> IntArray: ...
-
-    @property
-    def bundle_sessions(self) -> IntArray: ...
-
-    @property
-    def bundle_cache_bytes(self) -> IntArray: ...
+_BUNDLE_COLUMNS = ("bundle_load", "bundle_topics", "bundle_sessions", "bundle_cache_bytes")
+"""Columns of a report that belong to its `bundle_names`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,25 +101,26 @@ class BrokerReport:
     def with_bundles(self, loads: Mapping[str, FloatArray]) -> BrokerReport:
         """Add bundles of which only the load (4,) is known."""
         unknown = np.zeros(len(loads), dtype=np.int64)
-        return replace(
-            self,
-            bundle_names=(*self.bundle_names, *loads),
-            bundle_load=np.concatenate([self.bundle_load, np.array(list(loads.values())).reshape(-1, METRICS)]),
-            bundle_topics=np.concatenate([self.bundle_topics, unknown]),
-            bundle_sessions=np.concatenate([self.bundle_sessions, unknown]),
-            bundle_cache_bytes=np.concatenate([self.bundle_cache_bytes, unknown]),
-        )
+        return self._and(tuple(loads), np.array(list(loads.values())).reshape(-1, METRICS), unknown, unknown, unknown)
+
+    def with_bundles_of(self, more: BrokerReport) -> BrokerReport:
+        """Add the bundles of another report of the broker."""
+        return self._and(more.bundle_names, *(getattr(more, name) for name in _BUNDLE_COLUMNS))
+
+    def _and(self, names: tuple[str, ...], *columns: npt.NDArray[Any]) -> BrokerReport:
+        more = zip(_BUNDLE_COLUMNS, columns, strict=True)
+        joined: dict[str, Any] = {name: np.concatenate([getattr(self, name), column]) for name, column in more}
+        return replace(self, bundle_names=self.bundle_names + names, **joined)
 
     def only(self, kept: BoolArray) -> BrokerReport:
         """Keep only these (k,) bundles; the broker's own figures stay."""
-        return replace(
-            self,
-            bundle_names=tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept),
-            bundle_load=self.bundle_load[kept],
-            bundle_topics=self.bundle_topics[kept],
-            bundle_sessions=self.bundle_sessions[kept],
-            bundle_cache_bytes=self.bundle_cache_bytes[kept],
-        )
+        names = tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept)
+        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in _BUNDLE_COLUMNS}
+        return replace(self, bundle_names=names, **columns)
+
+    def clients(self) -> dict[str, int]:
+        """Return the number of consumers and producers of each bundle."""
+        return dict(zip(self.bundle_names, self.bundle_sessions.tolist(), strict=True))
 
     def without_bundles(self) -> BrokerReport:
         """Return the broker's own figures, without bundles."""

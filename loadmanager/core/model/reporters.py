@@ -6,57 +6,39 @@ the report. Their part of the report is kept until a record has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.policies import Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
-from loadmanager.core.model.extensible_load import (
-    Listable,
-    Listed,
-    LoadAverage,
-    average_after,
-    find_busiest,
-    throughput_of,
-)
-from loadmanager.core.model.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
+from loadmanager.core.model.extensible_load import Listed, LoadAverage, average_after, find_busiest, throughput_of
+from loadmanager.core.model.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners
-from loadmanager.core.model.snapshot import NOBODY, find_row
+from loadmanager.core.model.snapshot import NOBODY
+
+FindBusiest = Callable[[], Listed]
+"""Returns the busiest bundles of a broker, by row."""
 
 
-@dataclass(frozen=True, eq=False)
-class LatestReport:
-    """Bundle columns of a broker's last accepted report: see `BrokerReport`.
+def _busiest_of(report: BrokerReport, rows: RowArray, settings: PlannerSettings, policies: Policies) -> FindBusiest:
+    """Return the busiest bundles of a report; found on first use, since few callers need them.
 
-    `all_names` are the sorted names of all bundles, `places` (k,) the positions of the report's bundles among them. It
-    is built without copying names, and immutable, so that worker threads may read it.
+    Two concurrent callers may both find them; they get equal values.
     """
 
-    all_names: Sequence[str]
-    places: RowArray
-    bundle_topics: IntArray
-    bundle_sessions: IntArray
-    bundle_load: FloatArray
-    bundle_cache_bytes: IntArray
+    @cache
+    def find() -> Listed:
+        top = find_busiest(report, settings, policies)
+        return rows[top], throughput_of(report.bundle_load[top])
 
-    def __len__(self) -> int:
-        return len(self.places)
-
-    @cached_property
-    def bundle_names(self) -> tuple[str, ...]:
-        return tuple(map(self.all_names.__getitem__, self.places.tolist()))
-
-    def find_sessions(self, bundle: str) -> int | None:
-        """Find the number of consumers and producers of a bundle; None if it is not in the report."""
-        place = find_row(self.all_names, bundle)
-        found = () if place is None else self.bundle_sessions[self.places == place].tolist()
-        return found[0] if found else None
+    return find
 
 
 def _no_rows() -> RowArray:
@@ -64,100 +46,38 @@ def _no_rows() -> RowArray:
 
 
 @dataclass(slots=True, eq=False)
-class ReportedLoad:
-    """Bundle columns of a report for the bundles in `rows` (k,), read-only."""
-
-    rows: RowArray
-    topics: IntArray
-    sessions: IntArray
-    load: FloatArray
-    cache_bytes: IntArray
-
-    @classmethod
-    def nothing(cls) -> ReportedLoad:
-        none = np.empty(0, dtype=np.int64)
-        return cls(_no_rows(), none, none, np.empty((0, METRICS)), none)
-
-    @classmethod
-    def of(cls, report: BrokerReport, rows: RowArray) -> ReportedLoad:
-        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load, report.bundle_cache_bytes)
-
-    def named(self, all_names: Sequence[str], places: RowArray) -> LatestReport:
-        """Return the report with names for the rows: those at these places, by row, in sorted names."""
-        return LatestReport(all_names, places[self.rows], self.topics, self.sessions, self.load, self.cache_bytes)
-
-    def only(self, kept: BoolArray) -> ReportedLoad:
-        return ReportedLoad(
-            self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept], self.cache_bytes[kept]
-        )
-
-    def and_of(self, more: ReportedLoad) -> ReportedLoad:
-        return ReportedLoad(
-            np.concatenate([self.rows, more.rows]),
-            np.concatenate([self.topics, more.topics]),
-            np.concatenate([self.sessions, more.sessions]),
-            np.concatenate([self.load, more.load]),
-            np.concatenate([self.cache_bytes, more.cache_bytes]),
-        )
-
-
-class Busiest:
-    """Busiest bundles of a report, by row; found on first use, since few callers need them.
-
-    `find` takes the names of all bundles, and by row the position of each among them. Two concurrent callers may both
-    find them; they get equal values.
-    """
-
-    def __init__(self, find: Callable[[Sequence[str], RowArray], Listed]) -> None:
-        self._find = find
-        self._found: Listed | None = None
-
-    @classmethod
-    def of_report(cls, report: ReportedLoad, listable: Listable) -> Busiest:
-        """Prepare by the settings and policies at the time of the report."""
-
-        def find(all_names: Sequence[str], places: RowArray) -> Listed:
-            top = find_busiest(report.named(all_names, places), listable)
-            return report.rows[top], throughput_of(report.load[top])
-
-        return cls(find)
-
-    @classmethod
-    def already(cls, rows: RowArray, throughput: FloatArray) -> Busiest:
-        return cls(lambda *_: (rows, throughput))
-
-    def find(self, all_names: Sequence[str], places: RowArray) -> Listed:
-        if self._found is None:
-            self._found = self._find(all_names, places)
-        return self._found
-
-
-@dataclass(slots=True, eq=False)
 class ReportingBroker:
-    """A registered broker: its registration's row, its last report without bundles, and the rows of those.
+    """A registered broker: its registration's row, its last report, and the rows of the report's bundles.
 
-    `latest` holds the bundle columns; it is empty until the first report after a restore. `overtaken`: another broker
-    has reported one of those bundles since. `unknown` is the part of the report about bundles that the record of their
-    namespace does not have.
+    The report is without bundles until the first one after a restore. `overtaken`: another broker has reported one of
+    those bundles since. `unknown` is the part of the report about bundles that the record of their namespace does not
+    have.
     """
 
     registration: Registration
     row: int
     report: BrokerReport
     rows: RowArray = field(default_factory=_no_rows)
-    latest: ReportedLoad = field(default_factory=ReportedLoad.nothing)
-    busiest: Busiest = field(default_factory=lambda: Busiest.already(_no_rows(), np.empty(0)))
+    busiest: FindBusiest = lambda: (_no_rows(), np.empty(0))
     average: LoadAverage = field(default_factory=LoadAverage)
     overtaken: bool = False
     unknown: BrokerReport | None = None
 
-    def keep(self, stays: BoolArray, names: Sequence[str]) -> None:
-        """Drop all bundles except these, by row; `names` are those of all rows."""
-        if stays[self.rows].all():
+    @property
+    def has_bundles(self) -> bool:
+        """Return True if the report has its bundles: not after a restore."""
+        return len(self.report.bundle_names) == len(self.rows)
+
+    def keep(self, stays: BoolArray) -> None:
+        """Drop all bundles except these, by row."""
+        kept = stays[self.rows]
+        if kept.all():
             return
-        top, throughput = self.busiest.find(names, np.arange(len(names), dtype=np.int32))
-        self.busiest = Busiest.already(top[stays[top]], throughput[stays[top]])
-        self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])
+        top, throughput = self.busiest()
+        self.busiest = lambda: (top[stays[top]], throughput[stays[top]])
+        if self.has_bundles:
+            self.report = self.report.only(kept)
+        self.rows = self.rows[kept]
 
 
 class Reporters:
@@ -175,13 +95,12 @@ class Reporters:
         self.settings = settings
         self.brokers: dict[BrokerId, ReportingBroker] = {}
         self.ignored = 0
-        self._listable = Listable(settings, lambda _: False)
 
     def in_order(self) -> list[ReportingBroker]:
         """Return brokers sorted by name, as in a snapshot."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
 
-    def take_in(self, registration: Registration, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
+    def take_in(self, registration: Registration, report: BrokerReport, policies: Policies) -> None:
         """Sample each bundle of the report, except those that another broker reports and owns."""
         broker = self.brokers.get(registration.broker)
         if broker is None or broker.registration != registration:
@@ -194,11 +113,10 @@ class Reporters:
             rows = self._rows.of(report.bundle_names)
         self._sample(broker, rows, report)
         broker.average = average_after(report, broker.average, self.settings)
-        previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
-        broker.latest = ReportedLoad.of(report, broker.rows)
-        if not self._listable.is_of(self.settings, has_policy):
-            self._listable = Listable(self.settings, has_policy)
-        broker.busiest = Busiest.of_report(broker.latest, self._listable)
+        own_names = tuple([self._rows.names[row] for row in rows.tolist()])  # so that the report's can be freed
+        previous, broker.rows = broker.rows, rows.astype(np.int32)
+        broker.report = replace(report, bundle_names=own_names)
+        broker.busiest = _busiest_of(broker.report, broker.rows, self.settings, policies)
         if not np.array_equal(previous, broker.rows):
             self._drop(broker, previous[~np.isin(previous, rows)])
 
@@ -215,14 +133,14 @@ class Reporters:
         # will be reused.
         overtaken = [broker for broker in self.brokers.values() if broker.overtaken] if len(gone) else []
         for broker in overtaken:
-            broker.keep(self._all_but(gone), self._rows.names)
+            broker.keep(self._all_but(gone))
 
     def release(self, gone: Rows) -> None:
         """Drop bundles that a record no longer has from their reporters."""
         self._rows.columns.reporter[gone] = NOBODY
         stays = self._all_but(gone)
         for broker in self.brokers.values():
-            broker.keep(stays, self._rows.names)
+            broker.keep(stays)
 
     def take_in_unknown(self) -> None:
         """Sample bundles that were reported before their record arrived."""
@@ -235,8 +153,9 @@ class Reporters:
             rows = self._rows.of(report.bundle_names)
             self._averages.sample(rows, report.bundle_load, report.bundle_topics, report.last_update_ms)
             self._rows.columns.reporter[rows] = broker.row
-            more = ReportedLoad.of(report, rows.astype(np.int32))
-            broker.rows, broker.latest = np.concatenate([broker.rows, more.rows]), broker.latest.and_of(more)
+            if broker.has_bundles:
+                broker.report = broker.report.with_bundles_of(report)
+            broker.rows = np.concatenate([broker.rows, rows.astype(np.int32)])
             broker.unknown = None if current.all() else unknown.only(~current)
 
     def nbytes(self) -> int:

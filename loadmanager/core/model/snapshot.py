@@ -23,7 +23,6 @@ from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
-    Listable,
     Listed,
     Published,
     TopBundles,
@@ -445,7 +444,7 @@ def get_top_bundles(snapshot: Snapshot, settings: PlannerSettings) -> TopBundles
 
     def find(broker: int) -> Listed:
         report = snapshot.reports[broker]
-        top = find_busiest(report, Listable(settings, snapshot.policies.has_policy))
+        top = find_busiest(report, settings, snapshot.policies)
         rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
         return np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])
 

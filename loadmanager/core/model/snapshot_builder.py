@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.bundle_rows import NamedRows, RecordedState
+from loadmanager.core.model.bundle_rows import NamedRows, RecordedState, Rows
 from loadmanager.core.model.extensible_load import Listed, LoadAverage, TopBundles
 from loadmanager.core.model.load import (
     METRICS,
@@ -34,7 +34,7 @@ from loadmanager.core.model.load import (
     percent_usage,
 )
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
-from loadmanager.core.model.reporters import Busiest, Reporters, ReportingBroker
+from loadmanager.core.model.reporters import FindBusiest, Reporters, ReportingBroker
 from loadmanager.core.model.snapshot import NOBODY, Bundles
 from loadmanager.core.model.time_means import TimeMeans
 
@@ -117,10 +117,10 @@ def sorted_bundles(
 
 def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
     """Build the lazy busiest bundles of each broker, as rows. Later changes of the model do not affect them."""
-    names, places, busiest = table.order().names, table.places(), [broker.busiest for broker in brokers]
+    places, busiest = table.places(), [broker.busiest for broker in brokers]
 
     def find(broker: int) -> Listed:
-        rows, throughput = busiest[broker].find(names, places)
+        rows, throughput = busiest[broker]()
         return places[rows], throughput
 
     return TopBundles(find)
@@ -181,7 +181,7 @@ class BrokerCheckpoint:
     registration: Registration
     report: BrokerReport
     bundles: RowArray
-    find_busiest: Callable[[], Listed]
+    find_busiest: FindBusiest
     average: LoadAverage
     overtaken: bool
     unknown: BrokerReport | None
@@ -238,7 +238,7 @@ def take_checkpoint(
         destination=owners.destination_places(position).take(rows),
         by_range=by_range.take(rows),
         time_means=columns.time_means(rows),
-        brokers=tuple(_broker_image(broker, order.names, places) for broker in reporters.brokers.values()),
+        brokers=tuple(_broker_image(broker, places) for broker in reporters.brokers.values()),
         with_record=tuple(table.with_record()),
         unloaded=dict(unloads.of_bundles),
         unloaded_from=dict(unloads.from_brokers),
@@ -261,13 +261,12 @@ def restore(
         owners.destinations[int(rows[at])] = int(registered[checkpoint.destination[at]])
     table.divided_by_range = {checkpoint.names[at] for at in np.flatnonzero(checkpoint.by_range).tolist()}
     for broker in checkpoint.brokers:
-        busiest, throughput = broker.find_busiest()
         reporters.brokers[broker.registration.broker] = ReportingBroker(
             broker.registration,
             row_of(broker.registration),
             broker.report,
             rows=rows[broker.bundles].astype(np.int32),
-            busiest=Busiest.already(rows[busiest].astype(np.int32), throughput),
+            busiest=_busiest_by_row(rows, *broker.find_busiest()),
             average=broker.average,
             overtaken=broker.overtaken,
             unknown=broker.unknown,
@@ -278,18 +277,22 @@ def restore(
     table.revision = checkpoint.revision
 
 
-def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerCheckpoint:
+def _busiest_by_row(rows: Rows, places: RowArray, throughput: FloatArray) -> FindBusiest:
+    return lambda: (rows[places].astype(np.int32), throughput)
+
+
+def _broker_image(broker: ReportingBroker, places: RowArray) -> BrokerCheckpoint:
     """Build the broker's checkpoint with bundle positions from `places`, by row; omit bundles that no longer exist."""
     bundles, busiest = places[broker.rows], broker.busiest
 
     def find_busiest() -> Listed:
-        rows, throughput = busiest.find(names, places)
+        rows, throughput = busiest()
         top = places[rows]
         return top[top >= 0], throughput[top >= 0]
 
     return BrokerCheckpoint(
         registration=broker.registration,
-        report=broker.report,
+        report=broker.report.without_bundles(),
         bundles=bundles[bundles >= 0],
         find_busiest=find_busiest,
         average=broker.average,

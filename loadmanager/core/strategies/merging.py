@@ -17,7 +17,7 @@ from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, Re
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import MergeReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import ReportedBundles
+from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.splitting import MIB
 from loadmanager.core.strategies.splitting.split_round import long_term
@@ -79,7 +79,7 @@ def _sum(lower: MergeCandidate, upper: MergeCandidate) -> dict[str, float]:
 
 
 def find_candidates(
-    reports: Mapping[Registration, ReportedBundles],
+    reports: Mapping[Registration, BrokerReport],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     controls: Controls,
@@ -104,7 +104,7 @@ def find_candidates(
     return found
 
 
-def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
+def _counts_in(report: BrokerReport) -> dict[str, tuple[int, int]]:
     counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
     return dict(zip(report.bundle_names, counts, strict=True))
 

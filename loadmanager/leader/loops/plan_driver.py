@@ -238,10 +238,12 @@ class RequestedPlans:
     def _clients(self, steps: Sequence[TrackedStep]) -> dict[str, int]:
         """Return the producers and consumers of the bundles, by the last valid reports of their owners."""
         reports = self._mirror.model.latest_reports()
-        found = {
-            each.bundle: reports[each.source].find_sessions(each.bundle) for each in steps if each.source in reports
+        clients = {source: reports[source].clients() for source in {each.source for each in steps} if source in reports}
+        return {
+            each.bundle: clients[each.source][each.bundle]
+            for each in steps
+            if each.bundle in clients.get(each.source, ())
         }
-        return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
     def version_of(self, bundle: str) -> int | None:
         """Return the version of a bundle's ownership; None if the bundle no longer exists."""

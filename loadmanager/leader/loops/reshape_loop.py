@@ -14,7 +14,7 @@ import structlog
 
 from loadmanager.core.domain.names import BundleRange, InvalidNameError, namespace_of
 from loadmanager.core.domain.ownership import IllegalTransitionError, NamespaceState, Registration
-from loadmanager.core.model.load import ReportedBundles
+from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
     OwnerSilent,
@@ -231,7 +231,7 @@ class ReshapeLoop:
             acted=False,
         )
 
-    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:
+    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, BrokerReport]:
         """Return the last valid reports of those of the brokers that have one."""
         reports = self._mirror.model.latest_reports()
         return {each: reports[each] for each in brokers if each in reports}

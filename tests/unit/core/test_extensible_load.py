@@ -7,12 +7,11 @@ import pytest
 from support.builders import averages, broker, bundle, owned, report, snapshot
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
-    Listable,
     Published,
     PublishedLoad,
     find_busiest,
@@ -106,26 +105,21 @@ def test_order_of_equal_top_bundles_is_that_of_the_quick_select() -> None:
     expected = [(bundle(1), 1e6), (bundle(0), 1e6)]
     for names in (list(same), list(reversed(same))):
         given = report({name: same[name] for name in names})
-        found = find_busiest(
-            given, Listable(PlannerSettings(max_number_of_bundles_in_bundle_load_report=2), lambda _: False)
-        )
+        found = find_busiest(given, PlannerSettings(max_number_of_bundles_in_bundle_load_report=2), NO_POLICIES)
         assert [(given.bundle_names[i], 1e6) for i in found.tolist()] == expected
 
 
 def test_no_bundle_is_listed_with_a_maximum_of_0_or_less() -> None:
     for most in (0, -1):
-        assert not len(
-            find_busiest(
-                report({bundle(1): bytes_in(1)}),
-                Listable(PlannerSettings(max_number_of_bundles_in_bundle_load_report=most), lambda _: False),
-            )
-        )
+        settings = PlannerSettings(max_number_of_bundles_in_bundle_load_report=most)
+        same = dict.fromkeys([bundle(1), bundle(2)], bytes_in(1))
+        assert not len(find_busiest(report(same), settings, NO_POLICIES))
 
 
 def test_cached_bytes_decide_last() -> None:
     given = report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(1e6)})
     given = replace(given, bundle_cache_bytes=np.array([200_000, 0]))
-    found = find_busiest(given, Listable(SETTINGS, lambda _: False))
+    found = find_busiest(given, SETTINGS, NO_POLICIES)
     assert [given.bundle_names[i] for i in found.tolist()] == [bundle(2), bundle(1)]
 
 

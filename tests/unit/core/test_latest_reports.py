@@ -46,9 +46,7 @@ def test_sessions_are_found_by_bundle_name() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X, Y, Z], [FREE] * 3)
     model.apply_report(A, with_sessions(report([Y, X]), 20, 10))
-    latest = model.latest_reports()[A]
-    assert [latest.find_sessions(name) for name in (X, Y, Z, bundle(9))] == [10, 20, None, None]
-    assert len(latest) == 2
+    assert model.latest_reports()[A].clients() == {X: 10, Y: 20}
 
 
 def test_report_replaces_the_one_before() -> None:
@@ -59,7 +57,7 @@ def test_report_replaces_the_one_before() -> None:
     assert figures_of(model, A) == {Y: (1, 0, [7, 0, 0, 0])}
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
-    assert not model.latest_reports()[again]
+    assert not model.latest_reports()[again].bundle_names
     model.remove_broker(A.broker)
     assert model.latest_reports() == {}
 
@@ -100,6 +98,17 @@ def test_restored_model_has_no_bundle_figures_until_the_next_report() -> None:
     assert figures_of(restored, A) == {}
     restored.apply_report(A, report([X]))
     assert figures_of(restored, A).keys() == {X}
+
+
+def test_restored_model_waits_for_a_whole_report_when_a_record_adds_bundles() -> None:
+    model, restored = ClusterModel(), ClusterModel()
+    model.set_namespace("t/n", [WHOLE], [owned(A)])
+    model.apply_report(A, report([X, LOW]))
+    restored.restore(model.checkpoint())
+    restored.set_namespace("t/n", [LOW, HIGH], [owned(A), owned(A)])
+    assert figures_of(restored, A) == {}
+    restored.set_namespace("t/n", [WHOLE], [owned(A)])
+    assert [restored.checkpoint().names[at] for at in restored.checkpoint().brokers[0].bundles] == [X]
 
 
 NAMES = (WHOLE, LOW, HIGH, X, Y)

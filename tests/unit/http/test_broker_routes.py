@@ -88,7 +88,7 @@ async def test_version_is_that_of_loadmanager(node: RunningNode) -> None:
 async def test_load_report_is_the_record_of_the_broker(cluster: Cluster, node: RunningNode, bundle: str) -> None:
     record = a_record("b1:8080", {bundle: load_of(1.0)})
     await cluster.brokers["b1:8080"].report(record)
-    await eventually(lambda: any(node.node.mirror.model.latest_reports().values()))
+    await eventually(lambda: any(each.bundle_names for each in node.node.mirror.model.latest_reports().values()))
     reply = await node.get(f"{STATS}/load-report?brokerId=b1:8080")
     assert reply.status == 200
     assert decode_local_broker_data(reply.body, "the answer") == record

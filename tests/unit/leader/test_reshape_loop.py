@@ -305,7 +305,7 @@ async def test_bundle_reported_by_another_broker_is_not_split(cluster: Cluster, 
     other = cluster.brokers["b2:8080"]
     configure(leader, loadManagerClassName=EXTENSIBLE)
     await other.report(a_record("b2:8080", {WHOLE: MANY}, agent_url=other.url))
-    await eventually(lambda: any(leader.node.mirror.model.latest_reports().values()))
+    await eventually(lambda: any(each.bundle_names for each in leader.node.mirror.model.latest_reports().values()))
     await leader.node.reshaping.round()
     assert journalled(leader, "split", WHOLE)["reason"] == "not_owned"
 

@@ -40,7 +40,7 @@ from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.model.extensible_load import BrokerLoad, TopBundles
+from loadmanager.core.model.extensible_load import BrokerLoad, TopBundles, may_be_transferred
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, get_broker_load, get_top_bundles
 from loadmanager.core.strategies.shedding.shedding_strategy import (
@@ -373,16 +373,10 @@ class _Cycle:
         position = self._snapshot.bundles.namespace.item(bundle)
         if position not in self._questions:
             namespace = self._snapshot.bundles.namespaces[position]
-            may_leave = self._may_be_shed(namespace)
+            may_leave = may_be_transferred(namespace, self._settings, self._snapshot.policies)
             self._questions[position] = self._answers.question(namespace, None) if may_leave else None
         question = self._questions[position]
         return question is not None and bool(self._answers.allowed(question)[0].item(destination))
-
-    def _may_be_shed(self, namespace: str) -> bool:
-        settings = self._settings
-        if namespace in settings.shedding_excluded_namespaces:
-            return False
-        return settings.shedding_bundles_with_policies_enabled or not self._snapshot.policies.has_policy(namespace)
 
     def _move(self, bundle: int, source: int, destination: int) -> None:
         self._projection.move(namespace_of(self._snapshot.bundles.names[bundle]), bundle, source, destination)

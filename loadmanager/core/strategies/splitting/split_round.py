@@ -15,7 +15,7 @@ from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, Re
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.settings import PlannerSettings, is_extensible, is_simple
 from loadmanager.core.model.extensible_load import throughput_of
-from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ReportedBundles
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, BrokerReport, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.splitting import MIB, SplitAlgorithm, split_algorithm
 from loadmanager.core.strategies.splitting.split_finder import (
@@ -110,7 +110,7 @@ class ScannedReport:
 
 
 def find_candidates(
-    reports: Iterable[tuple[Registration, ReportedBundles]],
+    reports: Iterable[tuple[Registration, BrokerReport]],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     settings: PlannerSettings,
@@ -155,7 +155,7 @@ def sum_rates(load: FloatArray) -> tuple[float, float]:
 
 def _candidate(
     reporter: Registration,
-    report: ReportedBundles,
+    report: BrokerReport,
     row: int,
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
@@ -179,7 +179,7 @@ def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
     return frozenset(snapshot.bundles.names[row] for row in rows)
 
 
-def _has_many_sessions(report: ReportedBundles, settings: PlannerSettings) -> BoolArray:
+def _has_many_sessions(report: BrokerReport, settings: PlannerSettings) -> BoolArray:
     most = settings.namespace_bundle_max_sessions
     return np.asarray((report.bundle_sessions > most) & (most > 0))
 
