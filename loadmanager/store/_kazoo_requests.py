@@ -69,17 +69,6 @@ class KazooRequest(Generic[T]):
         return self._parse(buffer, offset)
 
 
-def get_data(full_path: str, path: str) -> KazooRequest[Znode]:
-    """Read the znode at `full_path`; the result has `path`, its name inside the chroot."""
-    return KazooRequest(
-        _GET_DATA, write_string(full_path) + _NO_WATCH, lambda buffer, offset: _read_znode(path, buffer, offset)[0]
-    )
-
-
-def get_children(full_path: str) -> KazooRequest[list[str]]:
-    return KazooRequest(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, lambda *at: _read_strings(*at)[0])
-
-
 def sync(full_path: str) -> KazooRequest[None]:
     return KazooRequest(SYNC, write_string(full_path), _ignore)
 
@@ -90,7 +79,9 @@ def add_watch(full_path: str) -> KazooRequest[None]:
 
 
 def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[Znode | None]]:
-    """Read many znodes in one consistent state; None for those that do not exist."""
+    """Read znodes in one consistent state, None for those that do not exist; the results have `paths`, their names
+    inside the chroot.
+    """
     return _multi_read(_GET_DATA, full_paths, paths, [partial(_read_znode, path) for path in paths])
 
 
@@ -141,7 +132,7 @@ def multi(
 
 
 def get_acl(full_path: str) -> KazooRequest[list[ACL]]:
-    return KazooRequest(_GET_ACL, write_string(full_path), lambda *at: _read_acl(*at)[0])
+    return KazooRequest(_GET_ACL, write_string(full_path), lambda *at: _read_vector(*at, _read_acl_entry)[0])
 
 
 def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
@@ -151,7 +142,7 @@ def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
 
 def who_am_i() -> KazooRequest[list[Id]]:
     """Return our identities as the servers know them; for a digest only the user."""
-    return KazooRequest(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
+    return KazooRequest(_WHO_AM_I, b"", lambda *at: _read_vector(*at, _read_id)[0])
 
 
 def auth(scheme: str, credential: str) -> KazooRequest[None]:
@@ -213,10 +204,6 @@ def _read_znode(path: str, buffer: bytes, offset: int) -> tuple[Znode, int]:
 
 def _read_strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
     return _read_vector(buffer, offset, read_string)
-
-
-def _read_acl(buffer: bytes, offset: int) -> tuple[list[ACL], int]:
-    return _read_vector(buffer, offset, _read_acl_entry)
 
 
 def _read_acl_entry(buffer: bytes, offset: int) -> tuple[ACL, int]:

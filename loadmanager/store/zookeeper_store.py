@@ -186,20 +186,13 @@ class ZooKeeperStore(OfSession):
         return {path: sentence for (path, _), sentence in self._denied.items()}
 
     async def get(self, path: str) -> Znode | None:
-        try:
-            return await self._read(requests.get_data(self._full(path), path), path)
-        except NoNodeError:
-            return None
+        return (await self.get_many([path]))[0]
 
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
         return await self._read_many(requests.multi_read, paths, lambda znode: len(znode.data))
 
     async def children(self, path: str) -> list[str]:
-        try:
-            names = await self._read(requests.get_children(self._full(path)), path)
-        except NoNodeError:
-            return []
-        return sorted(names)
+        return (await self.children_many([path]))[0]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
         found = await self._read_many(requests.multi_children, paths, lambda names: sum(map(len, names)))
@@ -467,8 +460,8 @@ class ZooKeeperStore(OfSession):
         return self._access.acls.of(path or "/") if is_ours else OPEN_ACL_UNSAFE
 
     async def _ensure(self, full_path: str) -> None:
-        if await self._exists(full_path):
-            return
+        if (await self._read(requests.multi_read([full_path], [full_path]), full_path))[0] is not None:
+            return  # its parents may be closed to us
         names = full_path.strip("/").split("/")
         parents = ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         found = await self._read(requests.multi_read(parents, parents), full_path)
@@ -478,13 +471,6 @@ class ZooKeeperStore(OfSession):
             except TransactionFailedError as error:
                 if error.cause != "node_exists":
                     raise
-
-    async def _exists(self, full_path: str) -> bool:
-        try:
-            await self._read(requests.get_data(full_path, full_path), full_path)
-        except NoNodeError:
-            return False
-        return True
 
     async def _exchange(self, request: KazooRequest[T], session_id: int | None = None) -> T:
         """Send a request and wait for its answer, for at most a session timeout.
