@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from support.model_memory import hot_bytes
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
@@ -110,7 +111,7 @@ def main() -> None:
 
     model = a_cluster(rng)
     bundles = len(model.snapshot(0.0, 0.0).bundles)
-    print(f"\nhot state of {bundles} bundles: {model.hot_bytes() / bundles:.1f} bytes a bundle beside its name")
+    print(f"\nhot state of {bundles} bundles: {hot_bytes(model) / bundles:.1f} bytes a bundle beside its name")
 
     table = rng.uniform(size=(bundles, 8))
     pass_s = best_s(lambda: (9.0 * table + table) / 10.0, 20)

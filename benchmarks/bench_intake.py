@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import orjson
 from measure import Measured, show
+from support.model_memory import hot_bytes
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
@@ -126,7 +127,7 @@ def main() -> None:
             Measured("from bytes to columns / json.loads", whole_ms / yardstick_ms, ""),
             Measured("the same compressed with gzip, to columns", median_ms(lambda: take_in(compressed)), "ms"),
             Measured(
-                "hot state of a bundle, beside its name", model.hot_bytes() / bundles, "bytes", TARGET_BYTES_PER_BUNDLE
+                "hot state of a bundle, beside its name", hot_bytes(model) / bundles, "bytes", TARGET_BYTES_PER_BUNDLE
             ),
         ],
     )

@@ -104,7 +104,7 @@ class BrokerStanding(WireModel, from_attributes=True):
     bundles_of_namespace: int
 
 
-class ExplainedShedding(WireModel):
+class ExplainedShedding(WireModel, from_attributes=True):
     """Decision of a shedding round on the bundle now. `stays_by_rule`: a rule keeps this bundle in place, whatever its
     broker's load. `broker_verdicts` are on its broker and the cluster.
     """

@@ -81,13 +81,14 @@ def test_explained_winner_is_the_choice_of_placement(situation: DecisionInput, d
     snapshot = situation.snapshot
     bundle = data.draw(st.sampled_from(snapshot.bundles.names))
     explained = explain_bundle(situation, bundle).placement
-    row = snapshot.bundles.find_row(bundle)
+    row = snapshot.bundles.names.index(bundle)
     rng = deepcopy(situation.rng)
     if snapshot.bundles.free[row]:
         plan, _ = plan_assignments(snapshot, [bundle], situation.settings, situation.state, rng)
         chosen = [step.destination.broker for step in plan.steps if step.destination]
     else:
-        holder = explain_bundle(situation, bundle).assigned
+        assigned = int(snapshot.bundles.assigned[row])
+        holder = snapshot.brokers.ids[assigned] if assigned >= 0 else None
         winner, _, _ = choose_destination(snapshot, bundle, holder, situation.settings, situation.state, rng)
         chosen = [winner.broker] if winner else []
     assert ([explained.chosen] if explained.chosen else []) == chosen
@@ -98,8 +99,10 @@ def test_explained_winner_is_the_choice_of_placement(situation: DecisionInput, d
 def test_explained_move_equals_the_round(situation: DecisionInput, data: st.DataObject) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
     shedding = explain_bundle(situation, bundle).shedding
-    moves = [step for step in situation.round().steps if step.bundle == bundle]
-    assert ([shedding.step] if shedding.step else []) == moves
+    moves = [step for step in situation.round().unloads if step.bundle == bundle]
+    assert [shedding.destination] * shedding.would_move == [
+        step.destination.broker if step.destination else None for step in moves
+    ]
     assert (shedding.stays is None) == bool(moves)
 
 

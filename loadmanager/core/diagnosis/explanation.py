@@ -90,28 +90,24 @@ class PlacementExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SheddingExplained:
-    """Decision of a shedding round on a bundle now: `step`, or the verdict `stays`.
+    """Decision of a shedding round on a bundle now: that it would move, to a `destination` if that is fixed, or the
+    verdict `stays`.
 
-    `by_rule`: a rule on this bundle alone forbids moves. Otherwise the decision concerns its broker, and `because` has
-    the verdicts on that broker and the cluster.
+    `stays_by_rule`: a rule on this bundle alone forbids moves. Otherwise the decision concerns its broker, and
+    `broker_verdicts` are those on that broker and the cluster.
     """
 
-    step: Unload | None
+    would_move: bool
+    destination: BrokerId | None
     stays: Verdict | None
-    by_rule: bool
-    because: tuple[Verdict, ...]
+    stays_by_rule: bool
+    broker_verdicts: tuple[Verdict, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleExplained:
-    """`broker` owns the bundle and reports it; `assigned` owns it once pending moves are done.
+    """Load of a bundle, `short` and `long` (4,), its shares of bytes/s as fractions, and decisions about it."""
 
-    Its load is `short` and `long` (4,); shares of bytes/s are fractions.
-    """
-
-    bundle: str
-    broker: BrokerId | None
-    assigned: BrokerId | None
     short: FloatArray
     long: FloatArray
     topics: int
@@ -131,7 +127,6 @@ class BrokerExplained:
     best possible plan. An `is_overloaded` broker receives bundles only if others are no better.
     """
 
-    broker: BrokerId
     usage_percent: FloatArray
     usage: float
     standing: ComparedFigures
@@ -153,8 +148,6 @@ class WhyNot:
     marked. `placement` is the current decision, `standings` are figures of the broker and of the chosen one.
     """
 
-    bundle: str
-    broker: BrokerId
     verdict: Verdict
     obstacles: tuple[tuple[Verdict, bool], ...]
     placement: Verdict
@@ -168,9 +161,6 @@ def explain_bundle(situation: DecisionInput, bundle: str) -> BundleExplained:
     row = _row_of(snapshot, bundle)
     bundles = snapshot.bundles
     return BundleExplained(
-        bundle=bundle,
-        broker=_broker_at(snapshot, int(bundles.broker[row])),
-        assigned=_holder(snapshot, row),
         short=bundles.short[row],
         long=bundles.long[row],
         topics=int(bundles.topics[row]),
@@ -194,7 +184,6 @@ def explain_broker(situation: DecisionInput, broker: BrokerId) -> BrokerExplaine
     rules = rules_of(settings, placement_strategy(settings)[0])
     obstacles = find_general_obstacles(rules, PlacementQuestion("", Projection(snapshot), settings), row)
     return BrokerExplained(
-        broker=broker,
         usage_percent=np.where(snapshot.brokers.usage[row, :, 1] > 0, snapshot.brokers.usage_percent[row], np.nan),
         usage=usage,
         standing=_standing(snapshot, row, "", settings),
@@ -221,8 +210,6 @@ def why_not(situation: DecisionInput, bundle: str, broker: BrokerId) -> WhyNot:
     if trial.placement.reason in _DECIDED or np.any(trial.candidates == asked):
         obstacles = [each for each in obstacles if not each.is_preference]  # preferences were ignored
     return WhyNot(
-        bundle=bundle,
-        broker=broker,
         verdict=_why_not(situation, row, broker, trial, obstacles),
         obstacles=tuple((_verdict_of(each, bundle, broker), each.is_preference) for each in obstacles),
         placement=trial.verdict,
@@ -267,10 +254,15 @@ def _explain_shedding(situation: DecisionInput, bundle: int) -> SheddingExplaine
     broker = _broker_at(snapshot, int(snapshot.bundles.broker[bundle]))
     because = () if broker is None else _verdicts_about(plan, broker)
     if step is not None:
-        return SheddingExplained(step, None, by_rule=False, because=because)
+        destination = step.destination.broker if step.destination else None
+        return SheddingExplained(
+            would_move=True, destination=destination, stays=None, stays_by_rule=False, broker_verdicts=because
+        )
     rule = _find_rule(situation, bundle)
     stays = _passed_over(plan, name, broker) if rule is None and broker is not None else rule
-    return SheddingExplained(None, stays, by_rule=rule is not None, because=because)
+    return SheddingExplained(
+        would_move=False, destination=None, stays=stays, stays_by_rule=rule is not None, broker_verdicts=because
+    )
 
 
 def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:

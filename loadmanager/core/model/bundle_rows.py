@@ -113,9 +113,6 @@ class BundleColumns:
         self.mean[rows], self.last[rows] = means.mean, means.last
         self.reported_s[rows], self.sigma[rows] = means.reported_s, means.sigma
 
-    def nbytes(self) -> int:
-        return sum(getattr(self, column.name).nbytes for column in fields(self))
-
 
 _GROWTH = 64
 """Inverse growth factor of the columns: little slack, and small columns are copied each time."""
@@ -250,9 +247,6 @@ class NamedRows:
         places = np.full(len(self._namespace_at), NOBODY, dtype=np.int32)
         places[[self._namespaces[name].row for name in namespaces]] = np.arange(len(namespaces))
         return places
-
-    def nbytes(self) -> int:
-        return self.columns.nbytes() + self._order.rows.nbytes
 
     def _update_order(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
         """Update the sorted names and rows. Stretches between changed names are copied without comparisons."""

@@ -327,9 +327,3 @@ class ClusterModel:
     def restore(self, checkpoint: ModelCheckpoint) -> None:
         """Restore an empty model from a checkpoint, except for settings, policies and controls."""
         restore(checkpoint, self._rows, self._owners, self._reporters, self._unloads)
-
-    def hot_bytes(self) -> int:
-        """Return the memory of all bundle columns, orders and reporters, without names and without the bundle columns
-        of last reports, 64 bytes per bundle, which no snapshot has.
-        """
-        return self._rows.nbytes() + self._reporters.nbytes()

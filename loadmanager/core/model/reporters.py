@@ -158,9 +158,6 @@ class Reporters:
             broker.rows = np.concatenate([broker.rows, rows.astype(np.int32)])
             broker.unknown = None if current.all() else unknown.only(~current)
 
-    def nbytes(self) -> int:
-        return sum(broker.rows.nbytes for broker in self.brokers.values())
-
     def sweep_registrations(self) -> None:
         """Garbage collect the rows of ended registrations."""
         self._owners.sweep((broker.row for broker in self.brokers.values()), len(self.brokers))

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from loadmanager.core.diagnosis.explanation import (
     BundleExplained,
     DecisionInput,
-    SheddingExplained,
     explain_broker,
     explain_bundle,
     why_not,
 )
-from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
+from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import FloatArray
@@ -27,7 +26,6 @@ from loadmanager.wire.explain_bodies import (
     BundleExplanation,
     ExplainedLoad,
     ExplainedOwnership,
-    ExplainedShedding,
     ExplainInputs,
     LoadFigures,
     Obstacle,
@@ -65,8 +63,8 @@ class ExplanationService:
             bundle=str(name),
             inputs=inputs,
             ownership=ownership,
-            load=_load(explained, short_samples, long_samples, situation.snapshot.learned),
-            shedding=_shedding(explained.shedding),
+            load=_load(name, explained, short_samples, long_samples, situation.snapshot.learned),
+            shedding=explained.shedding,
             placement=explained.placement,
             decisions=self._decisions(str(name)),
         )
@@ -121,7 +119,7 @@ class ExplanationService:
             ],
             placement=explained.placement,
             standings=explained.standings,
-            shedding=_shedding(explained.shedding),
+            shedding=explained.shedding,
             decisions=self._decisions(str(name)),
         )
 
@@ -167,7 +165,9 @@ def _ownership(ownership: Ownership, now_s: float) -> ExplainedOwnership:
     )
 
 
-def _load(explained: BundleExplained, short_samples: int, long_samples: int, learned: LearnedLoads) -> ExplainedLoad:
+def _load(
+    name: BundleName, explained: BundleExplained, short_samples: int, long_samples: int, learned: LearnedLoads
+) -> ExplainedLoad:
     return ExplainedLoad(
         short_term=_figures(explained.short),
         long_term=_figures(explained.long),
@@ -176,7 +176,7 @@ def _load(explained: BundleExplained, short_samples: int, long_samples: int, lea
         topics=explained.topics,
         share_of_broker_percent=explained.share_of_broker * _PERCENT,
         share_of_cluster_percent=explained.share_of_cluster * _PERCENT,
-        taken_from=None if long_samples else _find_source(namespace_of(explained.bundle), learned),
+        taken_from=None if long_samples else _find_source(str(name.namespace), learned),
     )
 
 
@@ -195,14 +195,3 @@ def _figures(load: FloatArray) -> LoadFigures:
 def _resources(percent: FloatArray) -> UsagePercentages:
     known = [None if math.isnan(each) else each for each in percent.tolist()]
     return UsagePercentages(**dict(zip(UsagePercentages.model_fields, known, strict=True)))
-
-
-def _shedding(shedding: SheddingExplained) -> ExplainedShedding:
-    destination = shedding.step.destination if shedding.step else None
-    return ExplainedShedding(
-        would_move=shedding.step is not None,
-        destination=destination.broker if destination else None,
-        stays=shedding.stays,
-        stays_by_rule=shedding.by_rule,
-        broker_verdicts=shedding.because,
-    )

@@ -71,18 +71,17 @@ def taken(made: ClusterModel) -> Snapshot:
 
 def test_bundle_about_to_move_is_explained_with_destination_and_reason() -> None:
     explained = explain_bundle(situation(hot_a()), HEAVY)
-    assert (explained.broker, explained.assigned) == (A, A)
-    assert explained.shedding.step is not None
-    assert explained.shedding.step.destination == broker("b")
+    assert explained.shedding.would_move
+    assert explained.shedding.destination == B
     assert explained.shedding.stays is None
-    (because,) = explained.shedding.because
+    (because,) = explained.shedding.broker_verdicts
     assert because.sentence().startswith("Shed 1 of 3 bundles because usage 90 % is not below")
 
 
 def test_movable_bundle_stays_because_others_are_taken() -> None:
     explained = explain_bundle(situation(hot_a()), LIGHT)
-    assert explained.shedding.step is None
-    assert not explained.shedding.by_rule
+    assert not explained.shedding.would_move
+    assert not explained.shedding.stays_by_rule
     assert explained.shedding.stays is not None
     assert explained.shedding.stays.sentence() == "No move because a round takes 1 others from a:8080"
 
@@ -91,7 +90,7 @@ def test_bundle_stays_with_the_verdict_of_its_broker() -> None:
     explained = explain_bundle(situation(hot_a()), bundle(5, "tenant/c"))
     assert explained.shedding.stays is not None
     assert explained.shedding.stays.sentence() == "No move because a round takes nothing from c:8080"
-    assert [each.verdict for each in explained.shedding.because] == [SheddingReason.BELOW_THRESHOLD]
+    assert [each.verdict for each in explained.shedding.broker_verdicts] == [SheddingReason.BELOW_THRESHOLD]
 
 
 RULES: list[tuple[dict[str, Any], Reason, str]] = [
@@ -106,8 +105,8 @@ RULES: list[tuple[dict[str, Any], Reason, str]] = [
 @pytest.mark.parametrize(("controls", "reason", "change"), RULES)
 def test_controls_keep_a_bundle(controls: dict[str, Any], reason: Reason, change: str) -> None:
     shedding = explain_bundle(under(hot_a(), **controls), HEAVY).shedding
-    assert shedding.step is None
-    assert shedding.by_rule
+    assert not shedding.would_move
+    assert shedding.stays_by_rule
     assert shedding.stays is not None
     assert (shedding.stays.verdict, shedding.stays.remedy()) == (reason, change)
 
@@ -122,7 +121,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("settings", "reason"), SETTINGS)
 def test_settings_keep_a_bundle(settings: PlannerSettings, reason: Reason) -> None:
     shedding = explain_bundle(situation(hot_a(), settings), HEAVY).shedding
-    assert shedding.by_rule
+    assert shedding.stays_by_rule
     assert shedding.stays is not None
     assert shedding.stays.verdict is reason
 
@@ -171,7 +170,7 @@ def test_refusal_by_the_round_is_explained() -> None:
     )
     assert explained.shedding.stays is not None
     assert explained.shedding.stays.verdict is ChurnReason.MOVED_ENOUGH_THIS_CYCLE
-    assert not explained.shedding.by_rule
+    assert not explained.shedding.stays_by_rule
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, owned, report, snapshot
+from support.model_memory import hot_bytes
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
@@ -174,6 +175,6 @@ def test_report_of_known_bundles_takes_no_hot_memory() -> None:
     names = [bundle(i) for i in range(1000)]
     model.set_namespace("tenant/ns", names, [owned(A)] * 1000)
     model.apply_report(A, report(names))
-    before = model.hot_bytes()
+    before = hot_bytes(model)
     model.apply_report(A, report(dict.fromkeys(names, bytes_in(1.0))))
-    assert model.hot_bytes() == before
+    assert hot_bytes(model) == before

@@ -205,7 +205,7 @@ def test_bundle_on_a_broker_with_a_rejected_report_is_explained() -> None:
     situation = DecisionInput(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
     explained = explain_bundle(situation, bundle(0)).shedding
     assert explained.stays is not None
-    assert (explained.stays.verdict, explained.by_rule) == (ValidationReason.REPORT_DISTRUSTED, True)
+    assert (explained.stays.verdict, explained.stays_by_rule) == (ValidationReason.REPORT_DISTRUSTED, True)
     assert explained.stays.remedy() == "correct what its agent reports, or restart the broker"
 
 
