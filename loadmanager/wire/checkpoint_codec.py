@@ -22,7 +22,9 @@ from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.extensible_load import LoadAverage
 from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
-from loadmanager.core.model.snapshot_builder import BrokerCheckpoint, ModelCheckpoint
+from loadmanager.core.model.reporters import ReportingBroker
+from loadmanager.core.model.snapshot import NOBODY
+from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.core.model.time_means import TimeMeans
 from loadmanager.core.strategies.merging import Merge, MergeCandidate
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate
@@ -100,7 +102,7 @@ def read_checkpoint(
 ) -> tuple[ModelCheckpoint, dict[str, Record]]:
     """Rebuild the checkpoint and the records from `head_of` and `parts_of`."""
     bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
-    brokers: list[BrokerCheckpoint] = []
+    brokers: list[ReportingBroker] = []
     records: dict[str, Record] = {}
     for kind, content in parts:
         if kind == BUNDLES:
@@ -228,13 +230,13 @@ def _bundles(checkpoint: ModelCheckpoint, own: slice) -> dict[str, Any]:
     return {"names": checkpoint.names[own], **values}
 
 
-def _broker(broker: BrokerCheckpoint) -> dict[str, Any]:
+def _broker(broker: ReportingBroker) -> dict[str, Any]:
     average = broker.average
-    top, throughput = broker.find_busiest()
+    top, throughput = broker.busiest()
     return {
         "registration": [broker.registration.broker, broker.registration.incarnation],
         "report": report_as_json(broker.report),
-        "bundles": broker.bundles.tolist(),
+        "bundles": broker.rows.tolist(),
         "top": top.tolist(),
         "topThroughput": throughput.tolist(),
         "average": {each.name: getattr(average, each.name) for each in fields(average)},
@@ -243,15 +245,16 @@ def _broker(broker: BrokerCheckpoint) -> dict[str, Any]:
     }
 
 
-def _broker_of(content: Mapping[str, Any]) -> BrokerCheckpoint:
+def _broker_of(content: Mapping[str, Any]) -> ReportingBroker:
     broker, life = content["registration"]
     unknown = content["unknown"]
     top, throughput = np.array(content["top"], dtype=np.int32), np.array(content["topThroughput"], dtype=np.float64)
-    return BrokerCheckpoint(
+    return ReportingBroker(
         registration=Registration(BrokerId(broker), life),
+        row=NOBODY,
         report=report_of(content["report"]),
-        bundles=np.array(content["bundles"], dtype=np.int32),
-        find_busiest=lambda: (top, throughput),
+        rows=np.array(content["bundles"], dtype=np.int32),
+        busiest=lambda: (top, throughput),
         average=LoadAverage(**content["average"]),
         overtaken=content["overtaken"],
         unknown=None if unknown is None else report_of(unknown),

@@ -74,7 +74,8 @@ class ReportingBroker:
         if kept.all():
             return
         top, throughput = self.busiest()
-        self.busiest = lambda: (top[stays[top]], throughput[stays[top]])
+        left = top[stays[top]], throughput[stays[top]]
+        self.busiest = lambda: left
         if self.has_bundles:
             self.report = self.report.only(kept)
         self.rows = self.rows[kept]

@@ -11,7 +11,7 @@ position i is `names[i]`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
 
@@ -20,13 +20,12 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.bundle_rows import NamedRows, RecordedState, Rows
-from loadmanager.core.model.extensible_load import Listed, LoadAverage, TopBundles
+from loadmanager.core.model.bundle_rows import NamedRows, RecordedState
+from loadmanager.core.model.extensible_load import Listed, TopBundles
 from loadmanager.core.model.load import (
     METRICS,
     RESOURCES,
     BoolArray,
-    BrokerReport,
     Float32Array,
     FloatArray,
     IntArray,
@@ -34,7 +33,7 @@ from loadmanager.core.model.load import (
     percent_usage,
 )
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
-from loadmanager.core.model.reporters import FindBusiest, Reporters, ReportingBroker
+from loadmanager.core.model.reporters import Reporters, ReportingBroker
 from loadmanager.core.model.snapshot import NOBODY, Bundles
 from loadmanager.core.model.time_means import TimeMeans
 
@@ -171,25 +170,9 @@ def summarize(table: NamedRows, owners: RecordedOwners, brokers: Sequence[Report
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BrokerCheckpoint:
-    """A broker that has reported: its last report without bundles, and their positions in the report's order.
-
-    `find_busiest` returns the busiest of them; `unknown` is the part of the report on bundles that are in no record,
-    None if there is none.
-    """
-
-    registration: Registration
-    report: BrokerReport
-    bundles: RowArray
-    find_busiest: FindBusiest
-    average: LoadAverage
-    overtaken: bool
-    unknown: BrokerReport | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ModelCheckpoint:
-    """All bundles (N,), sorted by name, all brokers in order of arrival, and the times of recent unloads.
+    """All bundles (N,), sorted by name, all brokers in order of arrival, and the times of recent unloads. The brokers'
+    reports are without bundles, and their rows are positions in `names`.
 
     `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for none; `recorded` (N,) is the
     state in the namespace's record (0: none). `by_range` (N,): the history is a share of another's by hash range.
@@ -210,7 +193,7 @@ class ModelCheckpoint:
     recorded: npt.NDArray[np.int8]
     by_range: BoolArray
     time_means: TimeMeans
-    brokers: tuple[BrokerCheckpoint, ...] = ()
+    brokers: tuple[ReportingBroker, ...] = ()
     with_record: tuple[str, ...] = ()
     unloaded: Mapping[str, float] = field(default_factory=dict)
     unloaded_from: Mapping[BrokerId, float] = field(default_factory=dict)
@@ -238,7 +221,7 @@ def take_checkpoint(
         destination=owners.destination_places(position).take(rows),
         by_range=by_range.take(rows),
         time_means=columns.time_means(rows),
-        brokers=tuple(_broker_image(broker, places) for broker in reporters.brokers.values()),
+        brokers=tuple(_renumber(broker, NOBODY, places) for broker in reporters.brokers.values()),
         with_record=tuple(table.with_record()),
         unloaded=dict(unloads.of_bundles),
         unloaded_from=dict(unloads.from_brokers),
@@ -261,41 +244,24 @@ def restore(
         owners.destinations[int(rows[at])] = int(registered[checkpoint.destination[at]])
     table.divided_by_range = {checkpoint.names[at] for at in np.flatnonzero(checkpoint.by_range).tolist()}
     for broker in checkpoint.brokers:
-        reporters.brokers[broker.registration.broker] = ReportingBroker(
-            broker.registration,
-            row_of(broker.registration),
-            broker.report,
-            rows=rows[broker.bundles].astype(np.int32),
-            busiest=_busiest_by_row(rows, *broker.find_busiest()),
-            average=broker.average,
-            overtaken=broker.overtaken,
-            unknown=broker.unknown,
-        )
+        row = row_of(broker.registration)
+        reporters.brokers[broker.registration.broker] = _renumber(broker, row, rows.astype(np.int32))
     for name in checkpoint.with_record:
         table.set_record(name, there=True)
     unloads.of_bundles, unloads.from_brokers = dict(checkpoint.unloaded), dict(checkpoint.unloaded_from)
     table.revision = checkpoint.revision
 
 
-def _busiest_by_row(rows: Rows, places: RowArray, throughput: FloatArray) -> FindBusiest:
-    return lambda: (rows[places].astype(np.int32), throughput)
+def _renumber(broker: ReportingBroker, row: int, places: RowArray) -> ReportingBroker:
+    """Copy a broker without its report's bundles, with new rows from `places`, by row; omit bundles that no longer
+    exist, whose place is -1.
+    """
+    rows, find_busiest = places[broker.rows], broker.busiest
 
-
-def _broker_image(broker: ReportingBroker, places: RowArray) -> BrokerCheckpoint:
-    """Build the broker's checkpoint with bundle positions from `places`, by row; omit bundles that no longer exist."""
-    bundles, busiest = places[broker.rows], broker.busiest
-
-    def find_busiest() -> Listed:
-        rows, throughput = busiest()
-        top = places[rows]
+    def busiest() -> Listed:
+        top, throughput = find_busiest()
+        top = places[top]
         return top[top >= 0], throughput[top >= 0]
 
-    return BrokerCheckpoint(
-        registration=broker.registration,
-        report=broker.report.without_bundles(),
-        bundles=bundles[bundles >= 0],
-        find_busiest=find_busiest,
-        average=broker.average,
-        overtaken=broker.overtaken,
-        unknown=broker.unknown,
-    )
+    report = broker.report.without_bundles()
+    return replace(broker, row=row, report=report, rows=rows[rows >= 0], busiest=busiest)

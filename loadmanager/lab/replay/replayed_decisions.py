@@ -15,8 +15,9 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.reporters import ReportingBroker
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.model.snapshot_builder import BrokerCheckpoint, ModelCheckpoint
+from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.core.planning.decision_kinds import DECISIONS, Request, merged
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed
@@ -234,18 +235,18 @@ def _compare_columns(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> No
             raise Mismatch(recorded.names[row], name, one[row].tolist(), other[row].tolist())
 
 
-def _compare_brokers(recorded: BrokerCheckpoint | None, replayed: BrokerCheckpoint | None) -> None:
+def _compare_brokers(recorded: ReportingBroker | None, replayed: ReportingBroker | None) -> None:
     if recorded is None or replayed is None:
         raise Mismatch("", "broker", recorded and recorded.registration, replayed and replayed.registration)
     broker = recorded.registration.broker
     for column in fields(recorded):
-        if column.name in ("report", "unknown", "find_busiest"):
+        if column.name in ("report", "unknown", "busiest"):
             continue
         one, other = getattr(recorded, column.name), getattr(replayed, column.name)
         if isinstance(one, np.ndarray):
             one, other = one.tolist(), other.tolist()
         compare_value(broker, column.name, one, other)
-    said, came = recorded.find_busiest(), replayed.find_busiest()
+    said, came = recorded.busiest(), replayed.busiest()
     compare_value(broker, "top", said[0].tolist(), came[0].tolist())
     compare_value(broker, "top_throughput", said[1].tolist(), came[1].tolist())
     for name in ("report", "unknown"):

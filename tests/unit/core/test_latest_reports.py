@@ -88,7 +88,7 @@ def test_reused_row_does_not_appear_in_an_older_report() -> None:
     model.apply_report(C, report({Y: (1, 0, 0, 0)}))
     assert figures_of(model, A) == {}
     assert figures_of(model, C) == {Y: (1, 0, [1, 0, 0, 0])}
-    assert [each.bundles.tolist() for each in model.checkpoint().brokers] == [[], [], [0]]
+    assert [each.rows.tolist() for each in model.checkpoint().brokers] == [[], [], [0]]
 
 
 def test_restored_model_has_no_bundle_figures_until_the_next_report() -> None:
@@ -108,7 +108,7 @@ def test_restored_model_waits_for_a_whole_report_when_a_record_adds_bundles() ->
     restored.set_namespace("t/n", [LOW, HIGH], [owned(A), owned(A)])
     assert figures_of(restored, A) == {}
     restored.set_namespace("t/n", [WHOLE], [owned(A)])
-    assert [restored.checkpoint().names[at] for at in restored.checkpoint().brokers[0].bundles] == [X]
+    assert [restored.checkpoint().names[at] for at in restored.checkpoint().brokers[0].rows] == [X]
 
 
 NAMES = (WHOLE, LOW, HIGH, X, Y)
