@@ -235,7 +235,7 @@ class Reporter:
             stuck=self._find_fault(),
         )
         record = build_report(self._identity, now, written.record if written else None, clock.now_ms())
-        return _Report(record, ReportFigures.of(load_and_usage_of(record), self._weights, self._clock()))
+        return _Report(record, ReportFigures.of(*load_and_usage_of(record), self._weights, self._clock()))
 
     def _bundle_of(self, topic: str) -> str | None:
         bundle = self._namespaces.find_bundle(topic)

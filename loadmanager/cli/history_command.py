@@ -170,8 +170,7 @@ def _importing(url: str, source: str) -> Iterator[Importer]:
         except KeyboardInterrupt:
             print("interrupted: what was written until now stays", file=sys.stderr)
         importer.finish(clock.now_ms())
-    done = importer.imported
-    print(f"{done.reports} reports, {done.rows} rows in {done.files} files")
+    print(f"{importer.reports} reports, {importer.rows} rows in {importer.files} files")
 
 
 @contextmanager

@@ -8,7 +8,6 @@ The importing process writes by itself, and a failure is an error. Recording dif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -31,30 +30,23 @@ _ROWS_PER_FILE = 250_000
 _YEAR_2100_MS = 4_102_444_800_000
 
 
-@dataclass(slots=True)
-class Imported:
-    """Progress of an import."""
-
-    reports: int = 0
-    rows: int = 0
-    files: int = 0
-
-
 class Importer:
-    """Appends entries after earlier imports, until `finish`. Raises `HistoryError` if it cannot write."""
+    """Appends entries after earlier imports, until `finish`, and counts what it has written. Raises `HistoryError` if
+    it cannot write.
+    """
 
     def __init__(self, directory: Directory, source: str, at_ms: int) -> None:
         self._directory = directory
         self._sequence = _next_sequence(History(directory))
         self._entries: list[Placed] = []
         self._waiting = 0
-        self.imported = Imported()
+        self.reports = self.rows = self.files = 0
         self.add(at_ms, HistoryEvent(TERM_BEGAN, str(IMPORTED), {"node": _NODE, "source": source}))
 
     def add(self, at_ms: int, entry: Entry) -> None:
         self._entries.append(Placed(at_ms, IMPORTED, self._sequence, entry))
         self._sequence += 1
-        self.imported.reports += isinstance(entry, Report)
+        self.reports += isinstance(entry, Report)
         self._waiting += entry.rows
         if self._waiting >= _ROWS_PER_FILE:
             self.flush()
@@ -67,8 +59,8 @@ class Importer:
         try:
             for file in pack_entries(entries, _NODE, _refuse):
                 self._directory.write(file.path, file.data)
-                self.imported.files += 1
-                self.imported.rows += file.rows
+                self.files += 1
+                self.rows += file.rows
         except (OSError, pa.ArrowException) as error:
             raise HistoryError(f"{self._directory}: cannot be written: {error}") from None
 

@@ -64,7 +64,10 @@ def test_a8_the_first_sample_replaces_the_default() -> None:
 
 
 def is_due(last: BrokerReport, now: BrokerReport, weights: ResourceWeights | None = None) -> bool:
-    figures = [ReportFigures.of(each, weights or ResourceWeights(), 0.0) for each in (last, now)]
+    figures = [
+        ReportFigures.of(each.load, each.usage, each.num_bundles, weights or ResourceWeights(), 0.0)
+        for each in (last, now)
+    ]
     return report_due(figures[0], figures[1], 5, 900) is not None
 
 

@@ -185,7 +185,7 @@ def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion, *,
 
 def keep_latest_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Keep brokers with the latest version, if later versions are preferred; none if one is unreadable."""
-    if not question.settings.prefer_later_versions or _is_of_one_version(question.snapshot) or not brokers.any():
+    if not question.settings.prefer_later_versions or not brokers.any():
         return brokers
     ranks = version_ranks(question.snapshot)
     if ranks[brokers].min() == UNREADABLE:
@@ -491,11 +491,6 @@ def failure_domains(snapshot: Snapshot) -> IntArray:
 def version_ranks(snapshot: Snapshot) -> IntArray:
     """Rank the version of each broker (M,), higher for a later one, `UNREADABLE` for an invalid one."""
     return snapshot.derive("version ranks", lambda: rank_versions(snapshot.brokers.versions))
-
-
-def _is_of_one_version(snapshot: Snapshot) -> bool:
-    ranks = snapshot.derive("versions", lambda: set(version_ranks(snapshot).tolist()))
-    return len(ranks) == 1 and UNREADABLE not in ranks
 
 
 def _named_by(snapshot: Snapshot, policy: IsolationPolicy) -> tuple[BoolArray, BoolArray]:

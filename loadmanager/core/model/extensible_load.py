@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -180,8 +180,7 @@ class TopBundles:
         return list(zip(rows.tolist(), throughput.tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedLoad:
+class PublishedLoad(NamedTuple):
     """Averaged load published by one broker: see `BrokerLoad`."""
 
     weighted_max_ema: float
@@ -218,15 +217,10 @@ class Published:
         if self.broker_load is None:
             return None
         nothing = PublishedLoad(LoadAverage().usage_ema, LoadAverage().msg_throughput_ema, 0.0, 0.0, 0)
-        known = [self.broker_load.get(broker, nothing) for broker in brokers]
-        return BrokerLoad(
-            known=np.array([broker in self.broker_load for broker in brokers], dtype=bool),
-            weighted_max_ema=np.array([each.weighted_max_ema for each in known], dtype=np.float64),
-            msg_throughput_ema=np.array([each.msg_throughput_ema for each in known], dtype=np.float64),
-            msg_throughput_in=np.array([each.msg_throughput_in for each in known], dtype=np.float64),
-            msg_throughput_out=np.array([each.msg_throughput_out for each in known], dtype=np.float64),
-            updated_at_ms=np.array([each.updated_at_ms for each in known], dtype=np.int64),
-        )
+        loads = [self.broker_load.get(broker, nothing) for broker in brokers]
+        *figures, updated_at_ms = np.array(loads, dtype=np.float64).reshape(-1, len(nothing)).T.copy()
+        known = np.array([broker in self.broker_load for broker in brokers], dtype=bool)
+        return BrokerLoad(known, *figures, updated_at_ms=updated_at_ms.astype(np.int64))
 
     def find_top_bundles(self, brokers: Sequence[BrokerId], find_row: Callable[[str], int | None]) -> TopBundles | None:
         """Find the busiest bundles as rows of `find_row`, which knows all of them after `completed`."""

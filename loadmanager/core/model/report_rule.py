@@ -8,23 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from loadmanager.core.domain.reasons import Reason, ReportReason
 from loadmanager.core.domain.resources import ResourceWeights, UsedResources
-
-
-class MeasuredLoad(Protocol):
-    """Measured load of a broker, as columns or plain numbers: messages/s in and out, bytes/s in and out; used and limit
-    of each resource.
-    """
-
-    @property
-    def load(self) -> Iterable[float]: ...
-    @property
-    def usage(self) -> Iterable[Iterable[float]]: ...
-    @property
-    def num_bundles(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +26,18 @@ class ReportFigures:
     max_usage: float
 
     @classmethod
-    def of(cls, report: MeasuredLoad, weights: ResourceWeights, at_s: float) -> ReportFigures:
-        rate_in, rate_out, bytes_in, bytes_out = map(float, report.load)
-        used = UsedResources.of(report.usage)
-        return cls(at_s, rate_in + rate_out, bytes_in + bytes_out, report.num_bundles, used.most_weighted(weights))
+    def of(
+        cls,
+        load: Iterable[float],
+        usage: Iterable[Iterable[float]],
+        bundles: int,
+        weights: ResourceWeights,
+        at_s: float,
+    ) -> ReportFigures:
+        """Compute from messages/s in and out, bytes/s in and out, and used and limit of each resource."""
+        rate_in, rate_out, bytes_in, bytes_out = map(float, load)
+        max_usage = UsedResources.of(usage).most_weighted(weights)
+        return cls(at_s, rate_in + rate_out, bytes_in + bytes_out, bundles, max_usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,8 @@ class SimFleet:
         broker.rows, broker.names = _NO_ROWS, ()
         loads = SimLoads(np.empty((0, METRICS)), none[:0], none[:0])
         report = self._build(broker, loads, idle, np.minimum(idle.usage, self.capacity)[broker.number], now_s)
-        broker.written, broker.report = ReportFigures.of(report, self._weights, now_s), report
+        broker.written = ReportFigures.of(report.load, report.usage, report.num_bundles, self._weights, now_s)
+        broker.report = report
         return report
 
     def carried(self, table: BundleTable, loads: SimLoads, connecting: FloatArray) -> Carried:
@@ -208,7 +209,7 @@ class SimFleet:
             report = self._build(broker, loads, carried, usage[number], now_s, health)
             if fault is not None:
                 report = corrupted(report, fault, broker.report)
-                figures = ReportFigures.of(report, self._weights, now_s)
+                figures = ReportFigures.of(report.load, report.usage, report.num_bundles, self._weights, now_s)
                 if fault.fault is ReportFault.SILENT or not self._is_due(broker, figures, health):
                     continue
             broker.written, broker.report, broker.has_unloaded = figures, report, False
