@@ -133,7 +133,7 @@ class AverageColumns:
         if row is None or (has_more and name not in table.divided_by_range):
             return
         table.revision += 1
-        table.loads_written += 1
+        table.last_taken = None
         table.divided_by_range.discard(name)
         columns.short[row], columns.long[row] = averages.short, averages.long
         columns.short_samples[row] = min(averages.short_samples, SHORT_WINDOW)

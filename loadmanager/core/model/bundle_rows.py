@@ -11,6 +11,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import DEFAULT_LOAD, METRICS, Float32Array, FloatArray, RowArray
-from loadmanager.core.model.snapshot import NOBODY
+from loadmanager.core.model.snapshot import NOBODY, Bundles
 from loadmanager.core.model.time_means import SecondsArray, TimeMeans
 
 Rows = npt.NDArray[np.intp]
@@ -139,7 +140,8 @@ class NameOrder:
 
 
 class NamedRows:
-    """Bundles named by a record or a report; `revision` is the model's. `loads_written` counts writes to load columns.
+    """Bundles named by a record or a report; `revision` is the model's. `last_taken` are the bundles of the last
+    snapshot, while it is in use and no load was written since.
 
     A new bundle has the expected load that was `learned` for its namespace. `divided_by_range` are bundles that
     inherited load by their share of the hash range only.
@@ -147,7 +149,7 @@ class NamedRows:
 
     def __init__(self) -> None:
         self.revision = 0
-        self.loads_written = 0
+        self.last_taken: ref[Bundles] | None = None
         self.columns = BundleColumns.empty()
         self.by_name: dict[str, int] = {}
         self.names: list[str] = []
@@ -201,13 +203,13 @@ class NamedRows:
     def learn(self, learned: LearnedLoads) -> None:
         """Set the expected loads of bundles without history."""
         self.learned = learned
-        self.loads_written += 1
+        self.last_taken = None
         rows = np.fromiter(self.by_name.values(), dtype=np.intp, count=len(self.by_name))
         self._expect(rows[self.columns.long_samples[rows] == 0])
 
     def note_changed(self, rows: Rows) -> None:
         """Mark the averages of these bundles as changed."""
-        self.loads_written += 1
+        self.last_taken = None
         for namespace in set(self.columns.namespace[rows].tolist()):
             self._namespace_at[namespace].changed_at = self.revision
 

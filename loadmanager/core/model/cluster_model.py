@@ -30,7 +30,6 @@ from loadmanager.core.model.reporters import Reporters
 from loadmanager.core.model.snapshot import Snapshot, build_brokers
 from loadmanager.core.model.snapshot_builder import (
     ClusterSummary,
-    Last,
     ModelCheckpoint,
     restore,
     sorted_bundles,
@@ -49,7 +48,6 @@ class ClusterModel:
         self._averages = AverageColumns(self._rows)
         self._reporters = Reporters(self._rows, self._owners, self._averages, settings or PlannerSettings())
         self._unloads = UnloadTimes()
-        self._last = Last()
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
         self._faults = NO_FAULTS
@@ -288,7 +286,7 @@ class ClusterModel:
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
-        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s, self._last)
+        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s)
         registrations = [broker.registration for broker in brokers]
         reports = [broker.report for broker in brokers]
         columns = build_brokers(registrations, reports, bundles, settled, unloads.from_brokers)

@@ -10,7 +10,7 @@ position i is `names[i]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
@@ -38,32 +38,18 @@ from loadmanager.core.model.snapshot import NOBODY, Bundles
 from loadmanager.core.model.time_means import TimeMeans
 
 
-class Last:
-    """Bundles of the last snapshot, while it is in use. Unless a load was written or a name changed, the next snapshot
-    shares nine tenths of its columns. This is the usual case between assignments.
+def _load_columns(table: NamedRows) -> dict[str, Any]:
+    """Return the load columns in name order, as in `Bundles`, gathered with `take`, which is twice as fast as indexing
+    for a single column.
+
+    Unless a load was written or a name changed, they are those of the last snapshot while that is in use: nine tenths
+    of its columns. This is the usual case between assignments.
     """
-
-    def __init__(self) -> None:
-        self._bundles: Callable[[], Bundles | None] = lambda: None
-        self._loads_written = -1
-
-    def find(self, table: NamedRows) -> Bundles | None:
-        bundles = self._bundles()
-        if bundles is None or self._loads_written != table.loads_written:
-            return None
-        return bundles if bundles.names is table.order().names else None
-
-    def keep(self, bundles: Bundles, table: NamedRows) -> None:
-        self._bundles, self._loads_written = ref(bundles), table.loads_written
-
-
-def _load_columns(table: NamedRows, last: Bundles | None) -> dict[str, Any]:
-    """Return the load columns in name order, as in `Bundles`: those of the last snapshot, or gathered with `take`,
-    which is twice as fast as indexing for a single column.
-    """
-    if last is not None:
+    order, columns = table.order(), table.columns
+    last = None if table.last_taken is None else table.last_taken()
+    if last is not None and last.names is order.names:
         return {name: getattr(last, name) for name in ("namespace", "short", "long", "time_means", "topics")}
-    rows, columns = table.order().rows, table.columns
+    rows = order.rows
     return {
         "namespace": table.namespace_places()[columns.namespace.take(rows)],
         "short": columns.short.take(rows, axis=0),
@@ -79,7 +65,6 @@ def sorted_bundles(
     brokers: Sequence[ReportingBroker],
     unloads: UnloadTimes,
     taken_at_s: float,
-    last: Last,
 ) -> tuple[Bundles, BoolArray]:
     """Build the bundles in name order with broker positions, and a mask of settled brokers."""
     order, columns = table.order(), table.columns
@@ -108,9 +93,9 @@ def sorted_bundles(
         movable=owned & reported,
         recently_unloaded=unloaded.take(rows),
         taken_at_s=taken_at_s,
-        **_load_columns(table, last.find(table)),
+        **_load_columns(table),
     )
-    last.keep(bundles, table)
+    table.last_taken = ref(bundles)
     return bundles, settled
 
 
