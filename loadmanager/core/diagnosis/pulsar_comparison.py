@@ -82,32 +82,21 @@ PULSARS_MOVES = (
 )
 """Reasons of moves that Pulsar or an operator decided."""
 
-OTHER_MOVES = (
-    ComparisonReason.OWNER_LEFT,
-    ComparisonReason.FIRST_OWNER,
-    ComparisonReason.PULSAR_SPLIT,
-    ComparisonReason.MOVED_BY_US,
+MOVES = frozenset(
+    (
+        *PULSARS_MOVES,
+        ComparisonReason.OWNER_LEFT,
+        ComparisonReason.FIRST_OWNER,
+        ComparisonReason.PULSAR_SPLIT,
+        ComparisonReason.MOVED_BY_US,
+    )
 )
-
-MOVES = frozenset((*PULSARS_MOVES, *OTHER_MOVES))
 """Reasons of observed moves."""
 
-WE_ALONE = (
-    ComparisonReason.WE_ALONE_SHEDDING_OFF,
-    ComparisonReason.WE_ALONE_NOT_SELECTED,
-    ComparisonReason.WE_ALONE_UNKNOWN,
-    ComparisonReason.WE_ALONE_WAITS,
-    ComparisonReason.WE_ALONE_STAYS,
-    ComparisonReason.WE_ALONE_STALLED,
-    ComparisonReason.WE_ALONE_UNEXPLAINED,
-)
+WE_ALONE = tuple(reason for reason in ComparisonReason if reason.name.startswith("WE_ALONE_"))
 """Reasons of moves that only we would make."""
 
-STALLS = (
-    ComparisonReason.STALLED_ON_OWNER,
-    ComparisonReason.STALLED_WITHOUT_DESTINATION,
-    ComparisonReason.STALLED_UNEXPLAINED,
-)
+STALLS = tuple(reason for reason in ComparisonReason if reason.name.startswith("STALLED_"))
 
 
 # Events
