@@ -68,7 +68,6 @@ _SHOWN_CHARACTERS = 80
 """Maximum length of a pattern in an error."""
 
 _Pattern = re2._Regexp  # noqa: SLF001 - what `re2.compile` returns has no other name
-_Patterns = tuple[_Pattern, ...]
 
 
 class InvalidPolicyError(ValueError):
@@ -77,18 +76,21 @@ class InvalidPolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Patterns of whole texts. Raises `InvalidPolicyError`."""
+    """Patterns of whole texts; matches are cached. Raises `InvalidPolicyError`."""
 
     patterns: tuple[str, ...] = ()
-    _compiled: _Patterns = field(init=False, repr=False, compare=False)
+    _compiled: tuple[_Pattern, ...] = field(init=False, repr=False, compare=False)
+    _found: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
 
     def find(self, text: str) -> str | None:
         """Find the first pattern that matches."""
-        found = (each for each, compiled in zip(self.patterns, self._compiled, strict=True) if compiled.fullmatch(text))
-        return next(found, None)
+        if text not in self._found:
+            pairs = zip(self.patterns, self._compiled, strict=True)
+            self._found[text] = next((pattern for pattern, compiled in pairs if compiled.fullmatch(text)), None)
+        return self._found[text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +108,30 @@ class IsolationPolicy:
     secondary: tuple[str, ...] = ()
     min_limit: int = 1
     usage_threshold: int = 100
-    _namespaces: _Patterns = field(init=False, repr=False, compare=False)
-    _primary: _Patterns = field(init=False, repr=False, compare=False)
-    _secondary: _Patterns = field(init=False, repr=False, compare=False)
+    _namespaces: Patterns = field(init=False, repr=False, compare=False)
+    _primary: Patterns = field(init=False, repr=False, compare=False)
+    _secondary: Patterns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for kind in ("namespaces", "primary", "secondary"):
-            compiled = tuple(self._compile(kind, pattern) for pattern in getattr(self, kind))
-            object.__setattr__(self, f"_{kind}", compiled)
+            patterns = getattr(self, kind)
+            for pattern in patterns:
+                self._check(kind, pattern)
+            object.__setattr__(self, f"_{kind}", Patterns(patterns))
 
     def covers(self, namespace: str) -> bool:
-        return _any_matches(self._namespaces, namespace)
+        return self._namespaces.find(namespace) is not None
 
     def has_primary(self, host: str) -> bool:
-        return _any_matches(self._primary, host)
+        return self._primary.find(host) is not None
 
     def has_secondary(self, host: str) -> bool:
         """Return True if the host matches `secondary` and is not primary."""
-        return _any_matches(self._secondary, host) and not self.has_primary(host)
+        return self._secondary.find(host) is not None and not self.has_primary(host)
 
-    def _compile(self, kind: str, pattern: str) -> _Pattern:
+    def _check(self, kind: str, pattern: str) -> None:
         try:
-            return _compile(pattern)
+            _compile(pattern)
         except InvalidPolicyError as error:
             shown = pattern[:_SHOWN_CHARACTERS]
             raise InvalidPolicyError(f"isolation policy {self.name!r}: {kind} {shown!r}: {error}") from None
@@ -177,8 +181,6 @@ class Policies:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
     failure_domains: Mapping[BrokerId, str] = field(default_factory=dict)
     _policies: dict[str, IsolationPolicy | None] = field(default_factory=dict, init=False, repr=False)
-    _primaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
-    _secondaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
     _shared: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
     _members: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
 
@@ -212,16 +214,10 @@ class Policies:
         return self._members[group]
 
     def is_primary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
-        key = policy.name, broker
-        if key not in self._primaries:
-            self._primaries[key] = policy.has_primary(broker_host(broker))
-        return self._primaries[key]
+        return policy.has_primary(broker_host(broker))
 
     def is_secondary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
-        key = policy.name, broker
-        if key not in self._secondaries:
-            self._secondaries[key] = policy.has_secondary(broker_host(broker))
-        return self._secondaries[key]
+        return policy.has_secondary(broker_host(broker))
 
     def is_shared(self, broker: BrokerId) -> bool:
         """Return True if the broker is no policy's primary, so that it may serve namespaces without a policy."""
@@ -310,10 +306,6 @@ def _translate_escape(found: re.Match[str]) -> str:
     if quoted is not None:
         return re2.escape(quoted)
     return found[0] if octal is None else f"\\x{int(octal, 8):02x}"
-
-
-def _any_matches(patterns: _Patterns, text: str) -> bool:
-    return any(pattern.fullmatch(text) for pattern in patterns)
 
 
 _PORT = re.compile(r".*:(\d+|\\d\+)")

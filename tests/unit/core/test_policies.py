@@ -105,7 +105,7 @@ def test_matching_takes_linear_time(pattern: str) -> None:
 
 def test_groups_of_patterns_are_not_captured() -> None:
     policy = IsolationPolicy("p", ("(a?)" * 200,), ())
-    assert [pattern.groups for pattern in policy._namespaces] == [0]
+    assert [pattern.groups for pattern in policy._namespaces._compiled] == [0]
 
 
 def test_a_pattern_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_broker_belongs_to_its_last_failure_domain_or_the_default() -> None:
     assert [policies.failure_domain(BrokerId(each)) for each in (HOST, "b:80", "c:80")] == ["west", "east", "default"]
 
 
-def test_matches_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_are_cached() -> None:
     policy = IsolationPolicy("a", (".*",), (".*",), (".*",))
     policies = Policies((policy,))
 
@@ -168,7 +168,8 @@ def test_matches_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     before = answers()
-    monkeypatch.setattr("loadmanager.core.domain.policies._any_matches", None)
+    for patterns in (policy._namespaces, policy._primary, policy._secondary):
+        object.__setattr__(patterns, "_compiled", None)
     assert answers() == before == [policy, True, False, False]
 
 
