@@ -178,10 +178,6 @@ class ClusterModel:
         """Return all registrations that own a bundle in the records."""
         return self._owners.all()
 
-    def count_bundles_of(self, registration: Registration) -> int:
-        """Count the bundles that this registration owns in the records, including those it is to release."""
-        return self._owners.count_owned(registration)
-
     def bundles_of(self, registration: Registration) -> list[str]:
         """Return the bundles that this registration owns in the records, including those it is to release."""
         return self._owners.list_owned(registration)

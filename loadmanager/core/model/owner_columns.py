@@ -86,11 +86,9 @@ class RecordedOwners:
         is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # the last entry is for unowned bundles
         return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
 
-    def count_owned(self, registration: Registration) -> int:
-        return len(self._rows_of(registration))
-
     def list_owned(self, registration: Registration) -> list[str]:
-        return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
+        row = self.registrations.by_registration.get(registration, self.registrations.size)  # a row of no bundle
+        return self._names_where(self._rows.columns.owner[: len(self._rows.names)] == row)
 
     def releasing(self) -> list[str]:
         return self._names_where(self._is_recorded(RecordedState.RELEASING))
@@ -106,10 +104,6 @@ class RecordedOwners:
 
     def _names_where(self, which: BoolArray) -> list[str]:
         return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]
-
-    def _rows_of(self, registration: Registration) -> Rows:
-        row = self.registrations.by_registration.get(registration, self.registrations.size)  # a row of no bundle
-        return np.flatnonzero(self._rows.columns.owner[: len(self._rows.names)] == row)
 
     def destination_places(self, places: RowArray) -> RowArray:
         """Return by bundle row the position of the destination in `places`, -1 for none."""

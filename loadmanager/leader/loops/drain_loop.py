@@ -123,7 +123,7 @@ class DrainLoop:
             self._mirror.get_registration(broker)
             raise BrokerNotFoundError(f"broker {broker} is not being drained")
         drain = self._drains.find(broker) or Drain(self._registration_of(broker), order.since_s, now_s)
-        left, rate = self._mirror.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
+        left, rate = len(self._mirror.model.bundles_of(drain.registration)), drain.rate_per_s(now_s)
         blocked = [BlockedBundle(bundle=bundle, why=why) for bundle, why in self._drains.blocked(drain).items()]
         return DrainProgress(
             broker=broker,
@@ -155,7 +155,7 @@ class DrainLoop:
     def bundles_left(self) -> Mapping[BrokerId, int]:
         """Return the number of bundles that each draining broker still owns."""
         draining = sorted(self._controls.draining)
-        return {each: self._mirror.model.count_bundles_of(self._registration_of(each)) for each in draining}
+        return {each: len(self._mirror.model.bundles_of(self._registration_of(each))) for each in draining}
 
     def _registration_of(self, broker: BrokerId) -> Registration:
         """Return the registration of a broker; while it is not registered, one that owns nothing."""
