@@ -218,8 +218,8 @@ class Persistence:
         model = self._mirror.model
         return StrategyStateRecord(
             states=self._planner.memory,
-            recently_unloaded=model.recently_unloaded(),
-            last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
+            recently_unloaded=dict(model.unloads.of_bundles),
+            last_unloaded={str(broker): at_s for broker, at_s in model.unloads.from_brokers.items()},
         )
 
     def _stale_averages(self) -> list[str]:

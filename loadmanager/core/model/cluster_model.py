@@ -40,14 +40,16 @@ from loadmanager.core.model.snapshot_builder import (
 
 
 class ClusterModel:
-    """Brokers and bundles with loads and owners; `settings` define how reports are processed."""
+    """Brokers and bundles with loads and owners; `settings` define how reports are processed. `unloads` are to be read
+    only.
+    """
 
     def __init__(self, settings: PlannerSettings | None = None) -> None:
         self._rows = NamedRows()
         self._owners = RecordedOwners(self._rows)
         self._averages = AverageColumns(self._rows)
         self._reporters = Reporters(self._rows, self._owners, self._averages, settings or PlannerSettings())
-        self._unloads = UnloadTimes()
+        self.unloads = UnloadTimes()
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
         self._faults = NO_FAULTS
@@ -144,7 +146,7 @@ class ClusterModel:
         names = self._rows.names
         overlaps = Overlaps.of([names[row] for row in heirs], [names[row] for row in former])
         pairs = zip(heirs[overlaps.heir].tolist(), former[overlaps.former].tolist(), strict=True)
-        self._unloads.inherit(((names[heir], names[row]) for heir, row in pairs), [names[row] for row in former])
+        self.unloads.inherit(((names[heir], names[row]) for heir, row in pairs), [names[row] for row in former])
         self._averages.inherit(heirs, former, overlaps)
 
     def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
@@ -169,10 +171,6 @@ class ClusterModel:
     def latest_reports(self) -> dict[Registration, BrokerReport]:
         """Return each broker's last accepted report, sorted by broker name; without bundles after a restore."""
         return {broker.registration: broker.report for broker in self._reporters.in_order()}
-
-    def registrations(self) -> dict[BrokerId, Registration]:
-        """Return the registration of each broker that has reported."""
-        return {broker_id: broker.registration for broker_id, broker in self._reporters.brokers.items()}
 
     def owners(self) -> set[Registration]:
         """Return all registrations that own a bundle in the records."""
@@ -257,29 +255,18 @@ class ClusterModel:
     def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
         """Record that a bundle was taken from `source` now: it stays in place for the grace period."""
         self._rows.revision += 1
-        self._unloads.mark(name, at_s, source)
-
-    def recently_unloaded(self) -> dict[str, float]:
-        """Return the last unload time of each bundle, seconds since 1970; a snapshot drops expired entries."""
-        return dict(self._unloads.of_bundles)
-
-    def last_unloaded(self) -> dict[BrokerId, float]:
-        """Return the last time when a bundle was taken from each broker, seconds since 1970.
-
-        A snapshot drops expired entries of unregistered brokers.
-        """
-        return dict(self._unloads.from_brokers)
+        self.unloads.mark(name, at_s, source)
 
     def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
         """Add a former leader's unload times, where nothing later is known."""
         self._rows.revision += 1
-        self._unloads.add(unloaded, sources or {})
+        self.unloads.add(unloaded, sources or {})
 
     # Snapshots and checkpoints
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
         """Take a snapshot. A bundle unloaded less than the grace period ago counts as recently unloaded."""
-        reporters, unloads = self._reporters, self._unloads
+        reporters, unloads = self._reporters, self.unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
         bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s)
@@ -316,8 +303,8 @@ class ClusterModel:
 
     def checkpoint(self) -> ModelCheckpoint:
         """Take a checkpoint. Later changes of the model do not affect it."""
-        return take_checkpoint(self._rows, self._owners, self._reporters, self._unloads)
+        return take_checkpoint(self._rows, self._owners, self._reporters, self.unloads)
 
     def restore(self, checkpoint: ModelCheckpoint) -> None:
         """Restore an empty model from a checkpoint, except for settings, policies and controls."""
-        restore(checkpoint, self._rows, self._owners, self._reporters, self._unloads)
+        restore(checkpoint, self._rows, self._owners, self._reporters, self.unloads)

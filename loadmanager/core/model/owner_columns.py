@@ -121,7 +121,7 @@ class RecordedOwners:
 
 
 class UnloadTimes:
-    """Unload times in seconds since 1970, of bundles and of source brokers."""
+    """Last unload times in seconds since 1970, of bundles and of source brokers. A snapshot drops expired ones."""
 
     def __init__(self) -> None:
         self.of_bundles: dict[str, float] = {}

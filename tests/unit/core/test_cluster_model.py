@@ -76,7 +76,7 @@ def test_ownership_counts_only_for_its_registration(model: ClusterModel) -> None
 def test_re_registered_broker_starts_without_load(model: ClusterModel) -> None:
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
-    assert model.registrations() == {A.broker: again, B.broker: B}
+    assert list(model.latest_reports()) == [again, B]
     assert long_term_rate(model)[A.broker] == (0, 0)
     assert taken(model).bundles.free.tolist() == [True, True]
     assert model.bundle_averages(NS)[X].long[0] == 10
@@ -85,7 +85,7 @@ def test_re_registered_broker_starts_without_load(model: ClusterModel) -> None:
 def test_removed_broker_is_dropped_and_its_bundles_history_kept(model: ClusterModel) -> None:
     revision = model.revision
     model.remove_broker(A.broker)
-    assert model.registrations() == {B.broker: B}
+    assert list(model.latest_reports()) == [B]
     assert model.revision > revision
     assert model.bundle_averages(NS).keys() == {X, Y}
     revision = model.revision
@@ -220,13 +220,13 @@ def test_an_unloaded_bundle_is_recent_for_the_grace_period(model: ClusterModel) 
     model.mark_unloaded(Z, at_s=100.0)
     assert taken(model, 160.0, 60.0).bundles.recently_unloaded.tolist() == [True, False]
     assert taken(model, 160.5, 60.0).bundles.recently_unloaded.tolist() == [False, False]
-    assert model.recently_unloaded() == {}
+    assert model.unloads.of_bundles == {}
 
 
 def test_restored_unload_does_not_replace_a_later_one(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     model.restore_unloaded({X: 50.0, Y: 60.0})
-    assert model.recently_unloaded() == {X: 100.0, Y: 60.0}
+    assert model.unloads.of_bundles == {X: 100.0, Y: 60.0}
 
 
 def test_view_of_a_column_keeps_its_values_when_columns_grow() -> None:
@@ -247,7 +247,7 @@ def test_persisted_broker_sums_equal_those_of_the_snapshot(model: ClusterModel) 
         A.broker: [[30, 0, 0, 0], [30, 0, 0, 0]],
         B.broker: [[0, 0, 0, 0], [0, 0, 0, 0]],
     }
-    assert model.recently_unloaded() == {X: 100.0}
+    assert model.unloads.of_bundles == {X: 100.0}
 
 
 def test_unreferenced_registrations_are_dropped(model: ClusterModel) -> None:

@@ -149,10 +149,10 @@ def test_parts_inherit_the_recent_unload(model: ClusterModel) -> None:
     model.mark_unloaded(LOW, at_s=100.0)
     model.mark_unloaded(FIRST, at_s=120.0)
     known(model, FIRST, SECOND, HIGH)
-    assert model.recently_unloaded() == {FIRST: 120.0, SECOND: 100.0}
+    assert model.unloads.of_bundles == {FIRST: 120.0, SECOND: 100.0}
     assert taken(model, at_s=150.0).bundles.recently_unloaded.tolist() == [True, True, False]
     known(model, LOW, HIGH)
-    assert model.recently_unloaded() == {LOW: 120.0}
+    assert model.unloads.of_bundles == {LOW: 120.0}
 
 
 def test_redistribute_divides_history_by_topic_load(model: ClusterModel) -> None:

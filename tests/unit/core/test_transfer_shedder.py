@@ -356,5 +356,5 @@ def test_source_of_an_unload_is_stored_for_the_cool_down() -> None:
         {bundle(2): 1.0}, {A.broker: 1.0, B.broker: 2.0, BrokerId("gone:1"): 3.0, BrokerId("new:1"): 999.0}
     )
     assert np.array_equal(model.snapshot(1_000.0, 60.0).brokers.last_unloaded_s, [900.0, 2.0])
-    assert model.last_unloaded() == {A.broker: 900.0, B.broker: 2.0, "new:1": 999.0}
+    assert model.unloads.from_brokers == {A.broker: 900.0, B.broker: 2.0, "new:1": 999.0}
     assert said(shed(model.snapshot(1_000.0, 60.0)))["cluster"][0] is TransferReason.COOL_DOWN

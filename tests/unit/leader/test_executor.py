@@ -69,7 +69,10 @@ async def test_unload_asks_the_owner_with_epoch_and_version() -> None:
         )
         assert (leader.ownership(bundle).state, leader.ownership(bundle).version) == (OwnershipState.FREE, 3)
         model = leader.node.mirror.model
-        assert (set(model.recently_unloaded()), set(model.last_unloaded())) == ({bundle}, {broker.registration.broker})
+        assert (set(model.unloads.of_bundles), set(model.unloads.from_brokers)) == (
+            {bundle},
+            {broker.registration.broker},
+        )
 
 
 async def test_release_is_committed_before_the_owner_is_asked() -> None:

@@ -80,7 +80,7 @@ async def test_new_leader_restores_averages_and_strategy_state() -> None:
         averages = second.node.mirror.model.bundle_averages("t/ns")[BUNDLE]
         assert (averages.long_samples, averages.short[2]) == (2, 2 * 1024 * 1024)
         assert second.node.planner.state == {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        assert second.node.mirror.model.recently_unloaded() == {BUNDLE: 1_700_000_000.0}
+        assert second.node.mirror.model.unloads.of_bundles == {BUNDLE: 1_700_000_000.0}
 
 
 class Unreadable:
@@ -205,8 +205,8 @@ async def test_stored_times_in_the_future_are_cut_to_now() -> None:
         leader = await cluster.start_leader()
         memory = remembered(leader)
         noted_s = time.time()
-        stamps = [memory.moves[0].at_s, *leader.node.mirror.model.recently_unloaded().values()]
-        stamps += leader.node.mirror.model.last_unloaded().values()
+        stamps = [memory.moves[0].at_s, *leader.node.mirror.model.unloads.of_bundles.values()]
+        stamps += leader.node.mirror.model.unloads.from_brokers.values()
         assert len(stamps) == 3
         assert all(now_s <= at_s <= noted_s for at_s in stamps)
         figures = leader.node.planner.churn.figures()
@@ -229,7 +229,7 @@ async def test_invalid_figures_are_faults_and_do_not_break_the_leader() -> None:
         for named in ("states.AvgShedder.hits.b", "churn.memory.moves.0.4", "states.ThresholdShedder.usage.b1:8080.1"):
             assert named in fault
         assert leader.node.planner.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
-        assert leader.node.mirror.model.recently_unloaded() == {"t/ns/x": 7.0}
+        assert leader.node.mirror.model.unloads.of_bundles == {"t/ns/x": 7.0}
         await leader.node.planner.shed()
         for path in ("/metrics", "/loadbalance/v1/churn", f"/loadbalance/v1/explain/bundle/{BUNDLE}"):
             assert (await leader.get(path)).status == 200

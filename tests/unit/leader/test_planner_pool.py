@@ -215,7 +215,7 @@ async def test_grace_period_ends_without_cluster_changes() -> None:
         (bundle, *_) = await cluster.a_namespace()
         leader.node.mirror.model.mark_unloaded(bundle, 0.0)
         await leader.node.planner.shed()
-        assert leader.node.mirror.model.recently_unloaded() == {}
+        assert leader.node.mirror.model.unloads.of_bundles == {}
 
 
 async def test_invalid_strategy_state_fails_only_one_round() -> None:

@@ -250,7 +250,7 @@ def test_later_value_is_computed_only_when_needed() -> None:
 
 def test_every_change_of_a_model_is_recorded() -> None:
     looks = {"checkpoint", "snapshot", "count_samples", "bundle_averages", "broker_time_averages"}
-    looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division"}
+    looks |= {"unknown_bundles", "awaits_division"}
     looks |= {"known_bundles", "has_config_of", "namespaces_changed_since", "restore"}
     looks |= {"own_names", "owners"}
     looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "faults", "summary", "throughput"}

@@ -46,7 +46,7 @@ async def test_next_leader_restores_sources_and_times_of_unloads() -> None:
     await persistence(store, successor).take_over()
     snapshot = successor.model.snapshot(1_010.0, 60.0)
     assert np.array_equal(snapshot.brokers.last_unloaded_s, [1_000.0, np.nan], equal_nan=True)
-    assert successor.model.recently_unloaded() == {bundle(1): 1_000.0}
+    assert successor.model.unloads.of_bundles == {bundle(1): 1_000.0}
     await world.close()
 
 
