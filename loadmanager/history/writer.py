@@ -298,12 +298,9 @@ class HistoryWriter:
                     self._count(batch.files.popleft())
                 batch.terms.popleft()
                 batch.attempts = 0
-        except _FAILURES as error:
-            self._on_failed(error)
-            return False
         except Exception as error:  # noqa: BLE001 - the thread must survive any error
-            self._on_unforeseen(error)
-            batch.attempts += 1
+            self._on_error(error)
+            batch.attempts += not isinstance(error, _FAILURES)
             if batch.attempts >= _MOST_ATTEMPTS:
                 self._give_up(batch, error)
             return False
@@ -338,7 +335,7 @@ class HistoryWriter:
         except _FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - a fault in old files must not stop recording
-            self._on_unforeseen(error)
+            self._on_error(error)
             return None
 
     def _on_refused(self, placed: Placed, error: Exception) -> None:
@@ -356,22 +353,18 @@ class HistoryWriter:
             self._figures.rows_written += file.rows
             self._figures.last_error = ""
 
-    def _on_failed(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
+        """Count an error. A failure is logged once until writing works again, any other error, a bug, once per type."""
+        is_bug, directory = not isinstance(error, _FAILURES), str(self.directory)
         with self._condition:
             self._figures.write_failures += 1
-            is_new = not self._figures.last_error
-            self._figures.last_error = f"{self.directory}: {error}"
-        if is_new:
-            log.warning("recording_failed", directory=str(self.directory), error=str(error))
-
-    def _on_unforeseen(self, error: Exception) -> None:
-        """Log an unexpected error, a bug, once per type."""
-        if type(error) not in self._surprises:
+            was_failing = bool(self._figures.last_error)
+            self._figures.last_error = f"{directory}: {error!r}" if is_bug else f"{directory}: {error}"
+        if is_bug and type(error) not in self._surprises:
             self._surprises.add(type(error))
-            log.error("recording_failed", directory=str(self.directory), exc_info=error)
-        with self._condition:
-            self._figures.write_failures += 1
-            self._figures.last_error = f"{self.directory}: {error!r}"
+            log.error("recording_failed", directory=directory, exc_info=error)
+        elif not is_bug and not was_failing:
+            log.warning("recording_failed", directory=directory, error=str(error))
 
     def _on_written(self, batch: _Batch) -> None:
         with self._condition:
@@ -390,10 +383,8 @@ class HistoryWriter:
                 self._retention.apply(self.directory, now_ms)
             if self._compaction:
                 self._compaction.apply(self.directory, now_ms)
-        except _FAILURES as error:
-            self._on_failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
-            self._on_unforeseen(error)
+            self._on_error(error)
 
 
 def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:

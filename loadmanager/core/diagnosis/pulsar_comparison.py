@@ -213,11 +213,6 @@ class _Move:
         return self.owner_left or started_again or was_gone
 
     @property
-    def is_back(self) -> bool:
-        """Return True if the bundle returned to the source of its previous move."""
-        return self.left_before is not None and self.after is not None and self.after.broker == self.left_before.broker
-
-    @property
     def is_pulsars(self) -> bool:
         """Return True if shedding or an operator may have caused it."""
         return not (self.before is None or self.by_us or self.is_of_left or self.is_of_split)
@@ -482,7 +477,7 @@ def _compare(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
     if move.wish is not None:
         is_there = _name(move.wish.step.destination) == _name(move.after)
         return ComparisonReason.MOVED_AS_WE_WOULD if is_there else ComparisonReason.MOVED_ELSEWHERE, ()
-    if move.is_back:
+    if move.left_before is not None and _name(move.after) == move.left_before.broker:  # it returned there
         return ComparisonReason.MOVED_BACK, _ours_of(move)
     if move.round is None:
         return ComparisonReason.MOVED_BEFORE_OUR_ROUND, ()
