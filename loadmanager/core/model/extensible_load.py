@@ -218,9 +218,12 @@ class Published:
             return None
         nothing = PublishedLoad(LoadAverage().usage_ema, LoadAverage().msg_throughput_ema, 0.0, 0.0, 0)
         loads = [self.broker_load.get(broker, nothing) for broker in brokers]
-        *figures, updated_at_ms = np.array(loads, dtype=np.float64).reshape(-1, len(nothing)).T.copy()
+        columns = np.array(loads, dtype=np.float64).reshape(-1, len(nothing)).T.copy()
+        usage_ema, throughput_ema, throughput_in, throughput_out, updated_at_ms = columns
         known = np.array([broker in self.broker_load for broker in brokers], dtype=bool)
-        return BrokerLoad(known, *figures, updated_at_ms=updated_at_ms.astype(np.int64))
+        return BrokerLoad(
+            known, usage_ema, throughput_ema, throughput_in, throughput_out, updated_at_ms.astype(np.int64)
+        )
 
     def find_top_bundles(self, brokers: Sequence[BrokerId], find_row: Callable[[str], int | None]) -> TopBundles | None:
         """Find the busiest bundles as rows of `find_row`, which knows all of them after `completed`."""
