@@ -132,7 +132,9 @@ def multi(
 
 
 def get_acl(full_path: str) -> KazooRequest[list[ACL]]:
-    return KazooRequest(_GET_ACL, write_string(full_path), lambda *at: _read_vector(*at, _read_acl_entry)[0])
+    return KazooRequest(
+        _GET_ACL, write_string(full_path), lambda buffer, offset: _read_vector(buffer, offset, _read_acl_entry)[0]
+    )
 
 
 def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
@@ -142,7 +144,7 @@ def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
 
 def who_am_i() -> KazooRequest[list[Id]]:
     """Return our identities as the servers know them; for a digest only the user."""
-    return KazooRequest(_WHO_AM_I, b"", lambda *at: _read_vector(*at, _read_id)[0])
+    return KazooRequest(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
 
 
 def auth(scheme: str, credential: str) -> KazooRequest[None]:
