@@ -46,32 +46,17 @@ class Grid:
         self._row_of: dict[str, int] = {}
         self._free: list[int] = []
         self._used = 0
-        self._asked: Sequence[str] = ()
-        self._rows: npt.NDArray[np.intp] = np.empty(0, np.intp)
         self._order: tuple[tuple[str, ...], npt.NDArray[np.intp]] | None = None
 
-    def __len__(self) -> int:
-        """Return the number of names."""
-        return len(self._row_of)
-
-    @property
-    def cells(self) -> int:
-        return self._cells.size
-
     def put(self, names: Sequence[str], figures: npt.ArrayLike, at_ms: int) -> None:
-        """Store figures (k,), each from 0 to `MOST`; the highest in a step is kept. Names are distinct.
-
-        Rows are looked up only once for the same sequence object.
-        """
+        """Store figures (k,), each from 0 to `MOST`; the highest in a step is kept. Names are distinct."""
         self._go_on_to(at_ms // self.step_ms)
-        if names is not self._asked:
-            self._rows = self._rows_of(names)
-            self._asked = names
-        step = at_ms // self.step_ms
+        rows = self._rows_of(names)
+        step = at_ms // self.step_ms  # steps may be longer now
         if step <= self._newest - self._columns:
             return
-        known = self._rows >= 0
-        rows, column = self._rows[known], self._cells[step % self._columns]
+        known = rows >= 0
+        rows, column = rows[known], self._cells[step % self._columns]
         column[rows] = np.maximum(column[rows], np.asarray(figures, dtype=np.uint8)[known] + np.uint8(1))
 
     def over(self, from_ms: int, until_ms: int, each: int) -> tuple[tuple[str, ...], Bytes, int]:
