@@ -48,6 +48,10 @@ class Grid:
         self._used = 0
         self._order: tuple[tuple[str, ...], npt.NDArray[np.intp]] | None = None
 
+    @property
+    def cells(self) -> int:
+        return self._cells.size
+
     def put(self, names: Sequence[str], figures: npt.ArrayLike, at_ms: int) -> None:
         """Store figures (k,), each from 0 to `MOST`; the highest in a step is kept. Names are distinct."""
         self._go_on_to(at_ms // self.step_ms)

@@ -64,12 +64,12 @@ def test_full_grid_drops_outdated_names_and_then_doubles_its_steps() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 64 * 48)
     grid.put([f"a{number}" for number in range(60)], [1] * 60, 0)
     grid.put([f"b{number}" for number in range(60)], [2] * 60, 2 * SPAN_MS)
-    assert (len(grid._row_of), grid._cells.size, grid.step_ms) == (60, 64 * 48, STEP_MS)
+    assert (len(grid._row_of), grid.cells, grid.step_ms) == (60, 64 * 48, STEP_MS)
     grid.put([f"c{number}" for number in range(60)], [3] * 60, 2 * SPAN_MS + 1_000)
     assert (len(grid._row_of), grid.step_ms) == (120, 2 * STEP_MS)
     grid.put([f"d{number:03}" for number in range(60)], [4] * 60, 2 * SPAN_MS + 2_000)
     assert (len(grid._row_of), grid.step_ms) == (128, 2 * STEP_MS)  # no room for the others
-    assert grid._cells.size <= 64 * 48
+    assert grid.cells <= 64 * 48
     shown = at(grid, 2 * SPAN_MS, 2 * SPAN_MS + 4_000)
     assert (shown["b0"], shown["c59"], shown["d000"]) == ([2, None], [3, None], [None, 4])
     assert "d059" not in shown
@@ -101,7 +101,7 @@ def test_columns_keep_maxima_in_bounded_memory(
         for name, put in figures.items():
             if name in there:  # otherwise there was no room
                 known[name][second] = max(put, known[name].get(second, 0))
-        assert grid._cells.size <= most_cells
+        assert grid.cells <= most_cells
     oldest_s = max((newest * grid.step_ms - SPAN_MS) // STEP_MS + grid.step_ms // STEP_MS, 0)
     wide_s = each * grid.step_ms // STEP_MS
     for name, column in at(grid, 0, 201_000, each).items():
