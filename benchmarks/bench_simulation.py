@@ -16,7 +16,7 @@ from support.worlds import brokers_named, namespaces_dealt, steady
 
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import Diurnal, LoadShape, Noise, heavy_tailed
+from loadmanager.lab.simulate.workload import DiurnalShape, LoadShape, NoiseShape, heavy_tailed
 from loadmanager.lab.simulate.world import Progress, World
 
 BUNDLES_PER_NAMESPACE = 100
@@ -51,9 +51,8 @@ def a_world(size: Size) -> World:
     namespaces = namespaces_dealt(
         size.bundles // BUNDLES_PER_NAMESPACE, BUNDLES_PER_NAMESPACE, [spec.id for spec in brokers]
     )
-    phases = np.arange(size.bundles) % 24 / 24 * 0.5
-    shapes: list[LoadShape] = [Noise(size.bundles, 0.2, SEED), Diurnal(0.4, phases)]
-    workload = steady(heavy_tailed(size.bundles, SEED), LOAD, shapes=shapes)
+    shapes: list[LoadShape] = [NoiseShape(spread=0.2), DiurnalShape(amplitude=0.4, phases="spread")]
+    workload = steady(heavy_tailed(size.bundles, SEED), LOAD, shapes=shapes, seed=SEED)
     rules = WorldRules(report_max_interval_s=STEP_S / 2) if size.all_report else WorldRules()
     return World(brokers, namespaces, workload, PlannerSettings(), rules=rules, seed=SEED)
 

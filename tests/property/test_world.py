@@ -32,7 +32,7 @@ from loadmanager.lab.simulate.fleet_events import (
 )
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics
+from loadmanager.lab.simulate.workload import DiurnalShape, NoiseShape, heavy_tailed, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 
 _BROKERS = [spec.id for spec in brokers_named(4)]
@@ -70,9 +70,8 @@ def _run(seed: int, events: list[Event], strategy: str, *, with_topics: bool, ch
     own = (
         {row: random_topics(each, 12, seed, row) for row, each in enumerate(_SPECS[0].ranges())} if with_topics else {}
     )
-    workload = steady(
-        weights, load_of(12.0), shapes=[Noise(20, 0.2, seed), Diurnal(0.5, period_s=1800.0)], contents=own
-    )
+    shapes = [NoiseShape(spread=0.2), DiurnalShape(amplitude=0.5, period_s=1800.0)]
+    workload = steady(weights, load_of(12.0), shapes=shapes, contents=own, seed=seed)
     more: list[Event] = [
         NewNamespace(100.0, later),
         BrokerJoins(200.0, BrokerSpec(BrokerId("new:8080"), speed=2.0)),
@@ -153,5 +152,5 @@ def test_run_is_the_same_in_another_process_with_another_hash_seed(hash_seed: st
 
 def test_different_seed_gives_a_different_run() -> None:
     weights = np.ones(6)
-    runs = [world(weights, shapes=[Noise(6, 0.2, seed)], seed=seed).run(600.0) for seed in (1, 2)]
+    runs = [world(weights, shapes=[NoiseShape(spread=0.2)], seed=seed).run(600.0) for seed in (1, 2)]
     assert runs[0].digest() != runs[1].digest()

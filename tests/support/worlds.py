@@ -11,10 +11,10 @@ from support.invariants import ownership_violations
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.lab.simulate.fleet_events import BrokerSpec, Event, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import BundleTopics, LoadShape, ShapedWorkload
+from loadmanager.lab.simulate.workload import BundleTopics, LoadShape, ShapedWorkload, WorkloadBundles
 from loadmanager.lab.simulate.world import World
 
 MIB = 1024 * 1024
@@ -41,6 +41,11 @@ def namespaces_dealt(count: int, bundles: int, brokers: Sequence[BrokerId]) -> l
     return specs
 
 
+def bundles_of(namespace: Sequence[int] | IntArray, seed: int = 0) -> WorkloadBundles:
+    """Bundles of these namespaces, by number; they are named #0 and so on."""
+    return WorkloadBundles({f"#{row}": row for row in range(len(namespace))}, np.asarray(namespace), seed)
+
+
 def load_of(mib_per_s: float) -> tuple[float, float, float, float]:
     """Return a load of this many MiB/s in and as many out, in messages of 8 KiB."""
     return (mib_per_s * 128, mib_per_s * 128, mib_per_s * MIB, mib_per_s * MIB)
@@ -54,12 +59,18 @@ def steady(
     sessions: int = 20,
     shapes: Sequence[LoadShape] = (),
     contents: Mapping[int, BundleTopics] | None = None,
+    seed: int = 0,
 ) -> ShapedWorkload:
     """Build a workload of bundles with `load` times their weight (N,), each with this number of topics and sessions."""
     column = np.asarray(weights, dtype=np.float64)
     counts = np.ones(len(column), dtype=np.int64)
     return ShapedWorkload(
-        column[:, np.newaxis] * np.array(load), counts * topics, counts * sessions, tuple(shapes), contents or {}
+        bundles_of(np.zeros_like(counts), seed),
+        column[:, np.newaxis] * np.array(load),
+        counts * topics,
+        counts * sessions,
+        tuple(shapes),
+        contents or {},
     )
 
 
@@ -80,7 +91,7 @@ def world(
     specs = brokers_named(brokers) if isinstance(brokers, int) else brokers
     if namespaces is None:
         namespaces = namespaces_dealt(1, len(weights), [spec.id for spec in specs])
-    workload = workload or steady(weights, load_of(mib_per_s), shapes=shapes)
+    workload = workload or steady(weights, load_of(mib_per_s), shapes=shapes, seed=seed)
     return World(specs, namespaces, workload, settings, rules=rules or WorldRules(), events=events, seed=seed)
 
 

@@ -31,7 +31,6 @@ from loadmanager.lab.simulate.fleet_events import (
 from loadmanager.lab.simulate.run_rules import (
     Amount,
     Broker,
-    BundleRefs,
     CostModel,
     Count,
     Duration,
@@ -41,6 +40,7 @@ from loadmanager.lab.simulate.run_rules import (
     Rules,
     Seconds,
 )
+from loadmanager.lab.simulate.workload import BurstsShape, DiurnalShape, DriftShape, NoiseShape, RampShape
 from loadmanager.wire.validation import Namespace, cut, describe
 
 _MOST_BROKERS = 10_000
@@ -181,60 +181,6 @@ class Traces(Part):
     def _from_somewhere(self) -> Self:
         if self.files and self.directory is not None:
             raise ValueError("expected either files or directory, or neither: they are named when it is run, then")
-        return self
-
-
-class NoiseShape(Part):
-    """Each bundle's load deviates at random."""
-
-    kind: Literal["noise"]
-    spread: float = Field(ge=0, le=1, allow_inf_nan=False, description="Standard deviation, as a fraction.")
-    period_s: Duration = Field(60, description="Interval at which deviations are drawn.")
-
-
-class DiurnalShape(Part):
-    """A daily wave."""
-
-    kind: Literal["diurnal"]
-    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="Maximum deviation, a fraction.")
-    period_s: Duration = Field(86_400, description="Period of the wave.")
-    phases: Literal["together", "namespaces", "spread"] = Field(
-        "together",
-        description="spread: each bundle has its wave at a time of its own, drawn by the seed; namespaces: all bundles"
-        " of a namespace together, each namespace as if in a time zone of its own.",
-    )
-
-
-class RampShape(Part):
-    """The load of some bundles grows or shrinks, then stays constant."""
-
-    kind: Literal["ramp"]
-    bundles: BundleRefs | None = Field(None, description="Bundles; without it all.")
-    factor: Factor = Field(description="Final factor.")
-    from_s: Seconds = Field(0, description="Start of the change.")
-    until_s: Seconds = Field(description="End of the change; the same as fromS for a jump.")
-
-
-class DriftShape(Part):
-    """Each bundle's load drifts slowly and independently."""
-
-    kind: Literal["drift"]
-    factor: float = Field(ge=1, le=1000, allow_inf_nan=False, description="Maximum factor, up or down.")
-    period_s: Duration = Field(description="Interval between drawn factors; linear in between.")
-
-
-class BurstsShape(Part):
-    """All bundles of a namespace have repeated short bursts of load, at times that differ between namespaces."""
-
-    kind: Literal["bursts"]
-    factor: Factor = Field(description="Factor of the load.")
-    lasts_s: Duration = Field(description="Duration.")
-    every_s: Duration = Field(description="Interval with one burst each.")
-
-    @model_validator(mode="after")
-    def _over_before_the_next(self) -> Self:
-        if self.lasts_s > self.every_s:
-            raise ValueError("lastsS: expected at most everyS")
         return self
 
 

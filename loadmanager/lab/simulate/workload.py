@@ -11,12 +11,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.model.load import METRICS, FloatArray, IntArray, read_only
+from loadmanager.lab.simulate.run_rules import BundleRefs, Duration, Factor, Part, Seconds
 
 
 class Purpose(enum.IntEnum):
@@ -37,7 +39,6 @@ def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(purpose, *more))))
 
 
-DAY_S = 86_400.0
 _DIGITS = 9
 """Significant digits of drawn weights, rounded so that differences between implementations of `pow` do not matter."""
 
@@ -75,10 +76,22 @@ class Workload(Protocol):
     def find_topics(self, bundle: int) -> BundleTopics | None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkloadBundles:
+    """Bundles of a workload: the row of each by name, the number of its namespace (N,), and the seed of all draws."""
+
+    row_of: Mapping[str, int]
+    namespace: IntArray
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.namespace)
+
+
 class LoadShape(Protocol):
     """Function of time that returns factors of the loads: (N,), or one for all bundles."""
 
-    def factors_at(self, t_s: float) -> FloatArray | float: ...
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray | float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +101,7 @@ class ShapedWorkload:
     For a bundle (a row) in `contents`, the number of its topics there replaces the one in `topics`.
     """
 
+    bundles: WorkloadBundles
     load: FloatArray
     topics: IntArray
     sessions: IntArray
@@ -95,7 +109,7 @@ class ShapedWorkload:
     contents: Mapping[int, BundleTopics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        bundles = len(self.load)
+        bundles = len(self.bundles)
         known = self.topics.copy()
         for row, topics in self.contents.items():
             known[row] = len(topics)
@@ -109,7 +123,7 @@ class ShapedWorkload:
     def load_at(self, t_s: float) -> FloatArray:
         load: FloatArray = self.load
         for shape in self.shapes:
-            factors = np.asarray(shape.factors_at(t_s))
+            factors = np.asarray(shape.factors_at(t_s, self.bundles))
             product: FloatArray = load * (factors[:, np.newaxis] if factors.ndim else factors)
             load = product
         return load
@@ -126,99 +140,107 @@ class ShapedWorkload:
         return self.contents.get(bundle)
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Random deviation of each bundle's load, drawn again every `period_s`.
+class NoiseShape(Part):
+    """Each bundle's load deviates at random.
 
-    `spread` is its standard deviation, a fraction. The deviation is the sum of three uniform variates, and so at most
-    three times that.
+    The deviation is the sum of three uniform variates, and so at most three times `spread`.
     """
 
-    bundles: int
-    spread: float
-    seed: int
-    period_s: float = 60.0
+    kind: Literal["noise"] = "noise"
+    spread: float = Field(ge=0, le=1, allow_inf_nan=False, description="Standard deviation, as a fraction.")
+    period_s: Duration = Field(60, description="Interval at which deviations are drawn.")
 
-    def factors_at(self, t_s: float) -> FloatArray:
-        drawn = generator(self.seed, Purpose.NOISE, int(t_s // self.period_s)).random((3, self.bundles))
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
+        drawn = generator(bundles.seed, Purpose.NOISE, int(t_s // self.period_s)).random((3, len(bundles)))
         return np.asarray(np.maximum(1.0 + (drawn.sum(axis=0) - 1.5) * (2.0 * self.spread), 0.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Diurnal:
-    """A wave around 1 with this `amplitude` and `period_s`; `phase` is in parts of a period, (N,) or one for all."""
+class DiurnalShape(Part):
+    """A daily wave."""
 
-    amplitude: float
-    phase: FloatArray | float = 0.0
-    period_s: float = DAY_S
+    kind: Literal["diurnal"] = "diurnal"
+    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="Maximum deviation, a fraction.")
+    period_s: Duration = Field(86_400, description="Period of the wave.")
+    phases: Literal["together", "namespaces", "spread"] = Field(
+        "together",
+        description="spread: each bundle has its wave at a time of its own, drawn by the seed; namespaces: all bundles"
+        " of a namespace together, each namespace as if in a time zone of its own.",
+    )
 
-    def factors_at(self, t_s: float) -> FloatArray | float:
-        turn = np.mod(t_s / self.period_s + np.asarray(self.phase), 1.0)
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
+        turn = np.mod(t_s / self.period_s + self._phase(bundles), 1.0)
         half = np.mod(turn, 0.5)
         bow = half * (0.5 - half)
         wave = 64.0 * bow / (5.0 - 16.0 * bow)  # Bhaskara's sine, off by less than 0.002
         return np.asarray(np.maximum(1.0 + self.amplitude * np.where(turn < 0.5, wave, -wave), 0.0))  # noqa: PLR2004
 
+    def _phase(self, bundles: WorkloadBundles) -> FloatArray:
+        """Return the phase in parts of a period, (N,) or one for all."""
+        drawn = generator(bundles.seed, Purpose.FLEET)
+        match self.phases:
+            case "spread":
+                return drawn.random(len(bundles))
+            case "namespaces":
+                return drawn.random(int(bundles.namespace.max()) + 1)[bundles.namespace]
+        return np.zeros(())
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ramp:
-    """The factor of the `rows` changes linearly from 1 to `factor` between two times, at once if they are equal."""
 
-    bundles: int
-    rows: IntArray
-    factor: float
-    from_s: float
-    until_s: float
+class RampShape(Part):
+    """The load of some bundles grows or shrinks linearly, then stays constant. In a workload, `bundles` are names."""
 
-    def factors_at(self, t_s: float) -> FloatArray:
+    kind: Literal["ramp"] = "ramp"
+    bundles: BundleRefs | None = Field(None, description="Bundles; without it all.")
+    factor: Factor = Field(description="Final factor.")
+    from_s: Seconds = Field(0, description="Start of the change.")
+    until_s: Seconds = Field(description="End of the change; the same as fromS for a jump.")
+
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
         risen = float(t_s >= self.from_s)
         if self.until_s > self.from_s:
             risen = min(max((t_s - self.from_s) / (self.until_s - self.from_s), 0.0), 1.0)
-        factors = np.ones(self.bundles)
-        factors[self.rows] = 1.0 + (self.factor - 1.0) * risen
+        factors = np.ones(len(bundles))
+        rows = slice(None) if self.bundles is None else [bundles.row_of[name] for name in self.bundles]
+        factors[rows] = 1.0 + (self.factor - 1.0) * risen
         return factors
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """Random drift of each bundle's load: a factor between 1 / `factor` and `factor`, drawn every `period_s`, and
-    interpolated linearly in between. Half of the factors are below 1.
-    """
+class DriftShape(Part):
+    """Each bundle's load drifts slowly and independently. Half of the drawn factors are below 1."""
 
-    bundles: int
-    factor: float
-    seed: int
-    period_s: float
+    kind: Literal["drift"] = "drift"
+    factor: float = Field(ge=1, le=1000, allow_inf_nan=False, description="Maximum factor, up or down.")
+    period_s: Duration = Field(description="Interval between drawn factors; linear in between.")
 
-    def factors_at(self, t_s: float) -> FloatArray:
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
         place = int(t_s // self.period_s)
         part = t_s / self.period_s - place
-        return self._place(place) * (1.0 - part) + self._place(place + 1) * part
+        return self._draw(place, bundles) * (1.0 - part) + self._draw(place + 1, bundles) * part
 
-    def _place(self, number: int) -> FloatArray:
-        drawn = 2.0 * generator(self.seed, Purpose.DRIFT, number).random(self.bundles) - 1.0
+    def _draw(self, number: int, bundles: WorkloadBundles) -> FloatArray:
+        drawn = 2.0 * generator(bundles.seed, Purpose.DRIFT, number).random(len(bundles)) - 1.0
         off = 1.0 + (self.factor - 1.0) * np.abs(drawn)
         return np.where(drawn < 0, 1.0 / off, off)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bursts:
-    """Bursts of the bundles of each `group` (N,) together: `factor` times their load for `lasts_s`, once per `every_s`,
-    at a random time for each group.
-    """
+class BurstsShape(Part):
+    """All bundles of a namespace have repeated short bursts of load, at times that differ between namespaces."""
 
-    group: IntArray
-    factor: float
-    lasts_s: float
-    every_s: float
-    seed: int
+    kind: Literal["bursts"] = "bursts"
+    factor: Factor = Field(description="Factor of the load.")
+    lasts_s: Duration = Field(description="Duration.")
+    every_s: Duration = Field(description="Interval with one burst each.")
 
-    def factors_at(self, t_s: float) -> FloatArray:
+    @model_validator(mode="after")
+    def _over_before_the_next(self) -> Self:
+        if self.lasts_s > self.every_s:
+            raise ValueError("lastsS: expected at most everyS")
+        return self
+
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
         number = int(t_s // self.every_s)
-        groups = int(self.group.max(initial=-1)) + 1
-        drawn = generator(self.seed, Purpose.BURSTS, number).random(groups)
+        drawn = generator(bundles.seed, Purpose.BURSTS, number).random(int(bundles.namespace.max()) + 1)
         since_s = t_s - number * self.every_s - drawn * (self.every_s - self.lasts_s)
-        return np.where((since_s >= 0) & (since_s < self.lasts_s), self.factor, 1.0)[self.group]
+        return np.where((since_s >= 0) & (since_s < self.lasts_s), self.factor, 1.0)[bundles.namespace]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,8 +255,8 @@ class FollowedSeries:
     which: IntArray
     shift_s: FloatArray
 
-    def factors_at(self, t_s: float) -> FloatArray:
-        factors = np.empty(len(self.which))
+    def factors_at(self, t_s: float, bundles: WorkloadBundles) -> FloatArray:
+        factors = np.empty(len(bundles))
         for number, values in enumerate(self.series):
             own = np.flatnonzero(self.which == number)
             position = np.mod((t_s + self.shift_s[own]) / self.interval_s, float(len(values)))

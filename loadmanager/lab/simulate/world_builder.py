@@ -12,7 +12,7 @@ import numpy as np
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads, hour_of_week
-from loadmanager.core.model.load import FloatArray, IntArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate import scenario as files
 from loadmanager.lab.simulate.fleet_events import (
@@ -30,15 +30,13 @@ from loadmanager.lab.simulate.run_rules import Rules, WorldRules
 from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.workload import (
     BundleTopics,
-    Bursts,
-    Diurnal,
-    Drift,
+    DiurnalShape,
     FollowedSeries,
     LoadShape,
-    Noise,
     Purpose,
-    Ramp,
+    RampShape,
     ShapedWorkload,
+    WorkloadBundles,
     generator,
     heavy_tailed,
     random_topics,
@@ -96,9 +94,9 @@ class _BundleParts:
         of_namespace = (row.spec.bundle_names() for row in self.rows if name != reference and row.spec.name == name)
         return next(of_namespace, [reference])
 
-    def namespaces(self) -> IntArray:
-        """Return the number of each bundle's namespace (N,)."""
-        return np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
+    def finish(self, seed: int) -> WorkloadBundles:
+        namespace = np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
+        return WorkloadBundles(self.row_of, namespace, seed)
 
 
 def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] = ()) -> World:
@@ -135,14 +133,15 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
 def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     """Build the profiles that a pipeline would learn from the diurnal shapes."""
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
-    namespace = bundles.namespaces()
-    waves = [_wave(each, scenario.seed, bundles) for each in scenario.shapes if isinstance(each, files.DiurnalShape)]
+    known = bundles.finish(scenario.seed)
+    namespace = known.namespace
+    waves = [each for each in scenario.shapes if isinstance(each, DiurnalShape)]
     sizes, profiles = np.bincount(namespace), np.ones((len(loads), PROFILE_HOURS))
     for hour in range(PROFILE_HOURS):
         middle_s = (hour + 0.5) * _HOUR_S
         place = int(hour_of_week(START_S + middle_s))
         for wave in waves:
-            factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
+            factors = np.broadcast_to(wave.factors_at(middle_s, known), namespace.shape)
             profiles[:, place] *= np.bincount(namespace, weights=factors) / sizes
     return LearnedLoads(loads, scenario.name, 0, dict(zip(loads, profiles, strict=True)))
 
@@ -220,7 +219,9 @@ def _workload(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Seri
             for number, own in enumerate(row.spec.ranges()):
                 at = row.first + number
                 contents[at] = random_topics(own, row.contents.count, scenario.seed, at, _topic_weight(row.contents))
+    known = bundles.finish(scenario.seed)
     return ShapedWorkload(
+        known,
         np.concatenate([row.load for row in bundles.rows]),
         np.concatenate([np.full(len(row.load), row.topics, dtype=np.int64) for row in bundles.rows]),
         np.concatenate([np.full(len(row.load), row.sessions, dtype=np.int64) for row in bundles.rows]),
@@ -239,33 +240,14 @@ def _topic_weight(contents: files.TopicContents) -> Callable[[int], float]:
 
 
 def _shapes(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series]) -> Iterator[LoadShape]:
-    count = len(bundles.names)
     for shape in scenario.shapes:
-        match shape:
-            case files.NoiseShape():
-                yield Noise(count, shape.spread, scenario.seed, shape.period_s)
-            case files.DiurnalShape():
-                yield _wave(shape, scenario.seed, bundles)
-            case files.DriftShape():
-                yield Drift(count, shape.factor, scenario.seed, shape.period_s)
-            case files.BurstsShape():
-                yield Bursts(bundles.namespaces(), shape.factor, shape.lasts_s, shape.every_s, scenario.seed)
-            case files.RampShape():
-                rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, "shapes")
-                yield Ramp(count, np.array(rows, dtype=np.int64), shape.factor, shape.from_s, shape.until_s)
+        if isinstance(shape, RampShape) and shape.bundles is not None:
+            names = tuple(bundles.names[row] for row in bundles.find(shape.bundles, "shapes"))
+            yield shape.model_copy(update={"bundles": names})
+        else:
+            yield shape
     if scenario.traces is not None:
         yield _follow_traces(scenario.traces, bundles, recorded, scenario.seed)
-
-
-def _wave(shape: files.DiurnalShape, seed: int, bundles: _BundleParts) -> Diurnal:
-    drawn = generator(seed, Purpose.FLEET)
-    phases: FloatArray | float = 0.0
-    match shape.phases:
-        case "spread":
-            phases = drawn.random(len(bundles.names))
-        case "namespaces":
-            phases = drawn.random(len(bundles.rows))[bundles.namespaces()]
-    return Diurnal(shape.amplitude, phases, shape.period_s)
 
 
 def _follow_traces(

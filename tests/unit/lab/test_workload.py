@@ -4,17 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from support.worlds import steady
+from support.worlds import bundles_of, steady
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.lab.simulate.workload import (
-    DAY_S,
-    Bursts,
-    Diurnal,
-    Drift,
+    BurstsShape,
+    DiurnalShape,
+    DriftShape,
     FollowedSeries,
-    Noise,
-    Ramp,
+    NoiseShape,
+    Purpose,
+    RampShape,
+    generator,
     heavy_tailed,
     random_topics,
     zipf,
@@ -31,58 +32,58 @@ def test_steady_workload_is_weights_times_load() -> None:
 
 
 def test_shapes_multiply() -> None:
-    double, triple = (Ramp(2, np.array([row]), factor, 0.0, 0.0) for row, factor in ((0, 2.0), (1, 3.0)))
-    load = steady([1.0, 1.0], _LOAD, shapes=[double, triple, Diurnal(0.0)]).load_at(5.0)
+    double, triple = (RampShape(bundles=(f"#{row}",), factor=row + 2, until_s=0.0) for row in range(2))
+    load = steady([1.0, 1.0], _LOAD, shapes=[double, triple, DiurnalShape(amplitude=0.0)]).load_at(5.0)
     assert load[:, 0].tolist() == [2.0, 3.0]
 
 
 def test_noise_has_its_spread_and_bounds_and_is_repeatable() -> None:
-    noise = Noise(50_000, 0.2, seed=3)
-    factors = noise.factors_at(120.0)
+    noise, bundles = NoiseShape(spread=0.2), bundles_of([0] * 50_000, seed=3)
+    factors = noise.factors_at(120.0, bundles)
     assert factors.mean() == pytest.approx(1.0, abs=0.01)
     assert factors.std() == pytest.approx(0.2, abs=0.01)
     assert 0.4 <= factors.min() <= factors.max() <= 1.6
-    assert factors.tolist() == noise.factors_at(179.9).tolist()
-    assert factors.tolist() != noise.factors_at(180.0).tolist()
+    assert factors.tolist() == noise.factors_at(179.9, bundles).tolist()
+    assert factors.tolist() != noise.factors_at(180.0, bundles).tolist()
 
 
 def test_noise_never_makes_a_load_negative() -> None:
-    assert Noise(10_000, 1.0, seed=1).factors_at(0.0).min() == 0.0
+    assert NoiseShape(spread=1.0).factors_at(0.0, bundles_of([0] * 10_000, seed=1)).min() == 0.0
 
 
 def test_diurnal_shape_is_a_sine_with_phases() -> None:
-    phases = np.array([0.0, 0.25, 0.5])
-    shape = Diurnal(0.5, phases)
+    shape, bundles = DiurnalShape(amplitude=0.5, phases="namespaces"), bundles_of([0, 1, 0], seed=3)
+    drawn = generator(3, Purpose.FLEET).random(2)
     for hour in range(0, 48, 5):
-        expected = [1 + 0.5 * math.sin(2 * math.pi * (hour / 24 + phase)) for phase in phases]
-        assert np.asarray(shape.factors_at(hour * 3600.0)) == pytest.approx(expected, abs=0.001)
-    assert np.asarray(shape.factors_at(DAY_S)) == pytest.approx(np.asarray(shape.factors_at(0.0)))
+        expected = [1 + 0.5 * math.sin(2 * math.pi * (hour / 24 + phase)) for phase in drawn[[0, 1, 0]]]
+        assert shape.factors_at(hour * 3600.0, bundles) == pytest.approx(expected, abs=0.001)
+    assert shape.factors_at(86_400.0, bundles) == pytest.approx(shape.factors_at(0.0, bundles))
 
 
 def test_ramp_rises_linearly_and_stays() -> None:
-    ramp = Ramp(3, np.array([1]), 5.0, 100.0, 200.0)
-    assert [ramp.factors_at(t_s)[1] for t_s in (0.0, 100.0, 150.0, 200.0, 1e6)] == [1.0, 1.0, 3.0, 5.0, 5.0]
-    assert ramp.factors_at(300.0)[[0, 2]].tolist() == [1.0, 1.0]
+    ramp, bundles = RampShape(bundles=("#1",), factor=5.0, from_s=100.0, until_s=200.0), bundles_of([0, 0, 0])
+    assert [ramp.factors_at(t_s, bundles)[1] for t_s in (0.0, 100.0, 150.0, 200.0, 1e6)] == [1.0, 1.0, 3.0, 5.0, 5.0]
+    assert ramp.factors_at(300.0, bundles)[[0, 2]].tolist() == [1.0, 1.0]
 
 
 def test_drift_stays_within_bounds_and_is_linear_and_independent() -> None:
-    drift = Drift(10_000, 4.0, seed=3, period_s=100.0)
-    first, middle, second = (drift.factors_at(t_s) for t_s in (100.0, 150.0, 200.0))
+    drift, bundles = DriftShape(factor=4.0, period_s=100.0), bundles_of([0] * 10_000, seed=3)
+    first, middle, second = (drift.factors_at(t_s, bundles) for t_s in (100.0, 150.0, 200.0))
     assert 0.25 <= first.min() < 0.3
     assert 3.7 < first.max() <= 4.0
     assert np.median(first) == pytest.approx(1.0, abs=0.05)
     assert middle == pytest.approx((first + second) / 2)
     assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.05
-    assert first.tolist() == drift.factors_at(100.0).tolist()
+    assert first.tolist() == drift.factors_at(100.0, bundles).tolist()
 
 
 def test_drift_of_factor_one_is_constant() -> None:
-    assert Drift(3, 1.0, seed=3, period_s=100.0).factors_at(150.0).tolist() == [1.0, 1.0, 1.0]
+    assert DriftShape(factor=1.0, period_s=100.0).factors_at(150.0, bundles_of([0] * 3)).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_group_bursts_together_once_per_period() -> None:
-    bursts = Bursts(np.array([0, 0, 1]), 3.0, 60.0, 600.0, seed=3)
-    factors = np.array([bursts.factors_at(10.0 * step) for step in range(240)])
+    bursts, bundles = BurstsShape(factor=3.0, lasts_s=60.0, every_s=600.0), bundles_of([0, 0, 1], seed=3)
+    factors = np.array([bursts.factors_at(10.0 * step, bundles) for step in range(240)])
     assert set(factors.ravel().tolist()) == {1.0, 3.0}
     assert (factors[:, 0] == factors[:, 1]).all()
     assert (factors[:, 0] != factors[:, 2]).any()
@@ -92,18 +93,19 @@ def test_group_bursts_together_once_per_period() -> None:
 
 
 def test_bursts_as_long_as_the_period_are_always_on() -> None:
-    bursts = Bursts(np.array([0]), 2.0, 60.0, 60.0, seed=1)
-    assert [bursts.factors_at(t_s).tolist() for t_s in (0.0, 59.9, 60.0)] == [[2.0]] * 3
+    bursts = BurstsShape(factor=2.0, lasts_s=60.0, every_s=60.0)
+    assert [bursts.factors_at(t_s, bundles_of([0])).tolist() for t_s in (0.0, 59.9, 60.0)] == [[2.0]] * 3
 
 
 def test_series_are_interpolated_from_an_offset_and_repeated() -> None:
     series = FollowedSeries(
         (np.array([0.0, 10.0, 20.0]), np.array([7.0])), 60.0, np.array([0, 0, 1]), np.array([0.0, 60.0, 9.0])
     )
-    assert series.factors_at(0.0).tolist() == [0.0, 10.0, 7.0]
-    assert series.factors_at(30.0).tolist() == [5.0, 15.0, 7.0]
-    assert series.factors_at(150.0).tolist() == [10.0, 5.0, 7.0]
-    assert series.factors_at(180.0).tolist() == [0.0, 10.0, 7.0]
+    bundles = bundles_of([0, 0, 0])
+    assert series.factors_at(0.0, bundles).tolist() == [0.0, 10.0, 7.0]
+    assert series.factors_at(30.0, bundles).tolist() == [5.0, 15.0, 7.0]
+    assert series.factors_at(150.0, bundles).tolist() == [10.0, 5.0, 7.0]
+    assert series.factors_at(180.0, bundles).tolist() == [0.0, 10.0, 7.0]
 
 
 def test_heavy_tailed_weights_have_mean_1_and_a_heavy_top_tenth() -> None:

@@ -37,7 +37,7 @@ from loadmanager.lab.simulate.fleet_events import (
 from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
 from loadmanager.lab.simulate.sim_bundles import _Order
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import BundleTopics, Purpose, Ramp, ShapedWorkload, generator, random_topics
+from loadmanager.lab.simulate.workload import BundleTopics, Purpose, RampShape, ShapedWorkload, generator, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 from loadmanager.lab.simulate.world_state import START_S
 
@@ -256,8 +256,8 @@ def test_reconnections_cost_cpu_until_the_next_measurement() -> None:
     assert (shown.min(), shown.max()) == (0.0, 9.0)
 
 
-def _growing() -> Ramp:
-    return Ramp(len(_WEIGHTS), np.arange(len(_WEIGHTS)), 5.0, 0.0, 200.0)
+def _growing() -> RampShape:
+    return RampShape(factor=5.0, from_s=0.0, until_s=200.0)
 
 
 def _pin(made: World, at_s: float, bundle: str, broker: BrokerId) -> World:
@@ -568,7 +568,7 @@ def test_report_faults_change_reports_only() -> None:
 
 
 def test_silent_broker_sends_no_reports_and_stale_one_repeats_itself() -> None:
-    ramp = Ramp(9, np.array([0, 3, 6]), 3.0, 100.0, 100.0)
+    ramp = RampShape(bundles=("#0", "#3", "#6"), factor=3.0, from_s=100.0, until_s=100.0)
     reported = {}
     for fault in (ReportFault.SILENT, ReportFault.STALE):
         made = world([1.0] * 9, shapes=[ramp], events=[ReportsGoBad(at_s=10.0, broker=_broker(0), fault=fault)])
@@ -581,13 +581,13 @@ def test_silent_broker_sends_no_reports_and_stale_one_repeats_itself() -> None:
 
 def test_reports_come_only_when_due() -> None:
     quiet = world([1.0] * 9).run(3600.0)
-    ramped = world([1.0] * 9, shapes=[Ramp(9, np.arange(9), 2.0, 600.0, 600.0)]).run(3600.0)
+    ramped = world([1.0] * 9, shapes=[RampShape(factor=2.0, from_s=600.0, until_s=600.0)]).run(3600.0)
     assert int(quiet.series.reports.sum()) == 3 * (1 + 3)  # at first, and when the last one is more than 15 minutes old
     assert int(ramped.series.reports[11:13].sum()) == 3
 
 
 def test_brokers_measure_at_different_times_when_steps_are_short() -> None:
-    ramp = Ramp(30, np.arange(30), 2.0, 100.0, 100.0)
+    ramp = RampShape(factor=2.0, from_s=100.0, until_s=100.0)
     result = world([1.0] * 30, brokers=10, shapes=[ramp]).run(300.0, 5.0)
     coming = np.flatnonzero(result.series.reports[20:]) + 20
     assert len(coming) > 4
