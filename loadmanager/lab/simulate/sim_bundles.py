@@ -83,21 +83,6 @@ class _Order:
         by_name = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int32)
         return cls(source, None if is_whole else share, first, last, by_name)
 
-    def split(self, rows: Sequence[int], parts: Sequence[_Place]) -> _Order:
-        """Return the order after a split of the first row's bundle into these rows."""
-        at, added = rows[0], len(rows) - 1
-
-        def column(old: FloatArray, part: int) -> FloatArray:
-            new = np.append(old, [each.part[part] for each in parts[1:]])
-            new[at] = parts[0].part[part]
-            return new
-
-        share = np.ones(len(self.source)) if self.share is None else self.share
-        source = np.append(self.source, np.full(added, self.source[at]))
-        position = int(np.flatnonzero(self.by_name == at)[0])
-        by_name = np.insert(self.by_name, position + 1, rows[1:])
-        return _Order(source, column(share, 0), column(self.first, 1), column(self.last, 2), by_name)
-
 
 class BundleTable:
     """All current bundles, one row each. After a split, the row of a bundle becomes that of its lowest part.
@@ -253,9 +238,7 @@ class BundleTable:
         self._places[row] = parts[0]
         self.names[row] = f"{parent.namespace}/{parts[0].range}"
         self._row_of[self.names[row]] = row
-        order = self._current_order()
         rows = [row, *self._add(parts[1:])]
-        self._order = order.split(rows, parts)
         self.serve(rows, int(self.serving[row]))
         self._rows[parent.namespace][index : index + 1] = rows
         self._write(parent.namespace)
