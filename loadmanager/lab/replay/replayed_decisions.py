@@ -5,9 +5,9 @@ field-by-field comparison of a recorded decision or checkpoint with the replayed
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.reporters import ReportingBroker
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.model.snapshot_builder import ModelCheckpoint
 from loadmanager.core.planning.decision_kinds import DECISIONS, Request, merged
@@ -24,8 +23,11 @@ from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.strategies.merging import find_merges
 from loadmanager.core.strategies.splitting.split_round import find_splits
 from loadmanager.wire.checkpoint_codec import (
+    BROKERS,
+    head_of,
     merge_as_json,
     merging_of,
+    parts_of,
     question_of,
     split_as_json,
     step_as_json,
@@ -203,65 +205,31 @@ def _compare_verdict(said: Mapping[str, Any] | None, verdict: Verdict | None) ->
 
 def compare_checkpoints(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
     """Compare entire models; raise `Mismatch` at the first difference."""
-    _compare_columns(recorded, replayed)
-    registered = [(each.registrations, each) for each in (recorded, replayed)]
-    for name in ("reporter", "owner", "destination"):
-        said, came = ([_at(names, at) for at in getattr(each, name).tolist()] for names, each in registered)
-        for bundle, one, other in zip(recorded.names, said, came, strict=True):
-            compare_value(bundle, name, one, other)
-    compare_value("", "with_record", recorded.with_record, replayed.with_record)
-    compare_value("", "unloaded", dict(recorded.unloaded), dict(replayed.unloaded))
-    compare_value("", "unloaded_from", dict(recorded.unloaded_from), dict(replayed.unloaded_from))
-    compare_value("", "revision", recorded.revision, replayed.revision)
-    for said_broker, came_broker in zip_longest(recorded.brokers, replayed.brokers):
-        _compare_brokers(said_broker, came_broker)
+    for said, came in zip_longest(_state_by_subject(recorded), _state_by_subject(replayed)):
+        if said is None or came is None or said[0] != came[0]:
+            raise Mismatch((said or came or "")[0], "subject", said and said[0], came and came[0])
+        subject, content = said
+        for field, value in content.items():
+            compare_value(subject, field, value, came[1][field])
 
 
-def _compare_columns(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
-    for name, other in zip_longest(recorded.names, replayed.names):
-        compare_value(name or other, "bundle", name, other)
-    pairs = [
-        (name, getattr(recorded, name), getattr(replayed, name))
-        for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range")
-    ]
-    pairs += [
-        (name, getattr(recorded.time_means, name), getattr(replayed.time_means, name))
-        for name in ("mean", "last", "reported_s", "sigma")
-    ]
-    for name, one, other in pairs:
-        different = np.flatnonzero((one != other).reshape(len(one), -1).any(axis=1))
-        if len(different):
-            row = int(different[0])
-            raise Mismatch(recorded.names[row], name, one[row].tolist(), other[row].tolist())
+def _state_by_subject(checkpoint: ModelCheckpoint) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each bundle and each broker of the model with its state, and the rest of the model at the end.
 
-
-def _compare_brokers(recorded: ReportingBroker | None, replayed: ReportingBroker | None) -> None:
-    if recorded is None or replayed is None:
-        raise Mismatch("", "broker", recorded and recorded.registration, replayed and replayed.registration)
-    broker = recorded.registration.broker
-    for column in fields(recorded):
-        if column.name in ("report", "unknown", "busiest"):
+    Registrations are by name: they have other numbers in a model that began at a checkpoint.
+    """
+    registrations = [*checkpoint.registrations, None]
+    for kind, part in parts_of(checkpoint, {}):
+        content = part.as_json()
+        if kind == BROKERS:
+            yield from ((each["registration"][0], each) for each in content)
             continue
-        one, other = getattr(recorded, column.name), getattr(replayed, column.name)
-        if isinstance(one, np.ndarray):
-            one, other = one.tolist(), other.tolist()
-        compare_value(broker, column.name, one, other)
-    said, came = recorded.busiest(), replayed.busiest()
-    compare_value(broker, "top", said[0].tolist(), came[0].tolist())
-    compare_value(broker, "top_throughput", said[1].tolist(), came[1].tolist())
-    for name in ("report", "unknown"):
-        compare_value(broker, name, _plain(getattr(recorded, name)), _plain(getattr(replayed, name)))
-
-
-def _plain(report: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a report or None
-    if report is None:
-        return None
-    values = {column.name: getattr(report, column.name) for column in fields(report)}
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-
-
-def _at(names: Sequence[Any], at: int) -> Any:  # noqa: ANN401 - a registration or None
-    return None if at < 0 else names[at]
+        for name in ("reporter", "owner", "destination"):
+            content[name] = [registrations[number] for number in content[name]]
+        for bundle, *state in zip(*content.values(), strict=True):
+            yield bundle, dict(zip(list(content)[1:], state, strict=True))
+    head = head_of(checkpoint)
+    yield "", {name: value for name, value in head.items() if name != "registrations"}
 
 
 def content_of(text: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
