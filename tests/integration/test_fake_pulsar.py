@@ -8,7 +8,7 @@ from support.stores import ZooKeeperWorld
 from support.waiting import patience
 
 from loadmanager.core.domain.names import BundleName
-from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.store import pulsar_detection
 
@@ -16,7 +16,7 @@ BUNDLE = BundleName.parse("lm/bench/0x00000000_0x40000000")
 
 
 @pytest.mark.zookeeper
-async def test_bundle_moves_and_is_unowned_when_its_owner_dies(zookeeper: ZooKeeperServer, chroot: str) -> None:
+async def test_bundle_moves_and_is_unowned_when_its_owner_dies(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     world = ZooKeeperWorld(zookeeper, chroot)
     async with FakePulsar(world) as pulsar:
         _, owner, to = pulsar.brokers

@@ -24,7 +24,7 @@ from support.stores import ZooKeeperWorld, read_all_znodes
 from support.waiting import eventually, patience
 from support.zookeeper import ZooKeeperFactory
 
-from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper, ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.znode_codec import decode
@@ -112,7 +112,7 @@ async def pulsar_process(folder: Path, *arguments: str, **settings: object) -> A
 
 @contextlib.asynccontextmanager
 async def a_pulsar(
-    server: ZooKeeperServer,
+    server: EmbeddedZooKeeper,
     chroot: str,
     access: Access = ANYBODY,
     **how: Any,  # noqa: ANN401 - whatever it takes

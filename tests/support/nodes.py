@@ -26,7 +26,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
-from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.http.app import make_app
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
@@ -59,7 +59,7 @@ def in_memory(cluster: MemoryCluster | None = None) -> Connect:
     return connect
 
 
-def on_zookeeper(server: ZooKeeperServer, chroot: str) -> Connect:
+def on_zookeeper(server: EmbeddedZooKeeper, chroot: str) -> Connect:
     """Sessions with a real ZooKeeper, below `chroot`."""
 
     async def connect() -> MetadataStore:

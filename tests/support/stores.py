@@ -18,7 +18,7 @@ from support.memory_store import MemoryCluster, MemoryStore
 from support.waiting import eventually, patience
 from support.zookeeper_ensemble import EmbeddedEnsemble
 
-from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
@@ -92,7 +92,7 @@ class MemoryWorld:
 class ZooKeeperWorld:
     def __init__(
         self,
-        server: ZooKeeperServer | EmbeddedEnsemble,
+        server: EmbeddedZooKeeper | EmbeddedEnsemble,
         chroot: str,
         session_timeout_s: float = 60.0,
         access: Access = ANYBODY,

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from loadmanager.dev.embedded.embedded_zookeeper import (
-    DEFAULT_HEAP_MIB,
-    DEFAULT_TICK_TIME_MS,
-    TRIES_TO_FIND_PORTS,
-    PortTakenError,
-    ServerPlace,
-    ZooKeeperServer,
-    open_folder,
-)
-from loadmanager.dev.embedded.processes import ServerProcesses
-from loadmanager.dev.embedded.server_files import LOOPBACK, free_ports, server_command, write_server_files
+from loadmanager.dev.embedded.embedded_zookeeper import DEFAULT_TICK_TIME_MS, EmbeddedZooKeeper, PortTakenError
+from loadmanager.dev.embedded.server_files import DATA_FOLDER, LOOPBACK, Security, free_ports
 from loadmanager.errors import EmbeddedServerError
-from loadmanager.util.jvm import Java, get_java
 
+_TRIES_TO_FIND_PORTS = 3
 _ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _CONNECT_TO_LEADER_MS = 10_000
 _FOLLOW_LEADER_MS = 3_000
@@ -39,21 +31,15 @@ class EmbeddedEnsemble:
         ports: Sequence[int] | None = None,
         data_dir: Path | None = None,
         tick_time_ms: int = DEFAULT_TICK_TIME_MS,
-        heap_mib: int = DEFAULT_HEAP_MIB,
-        start_timeout_s: float = 60.0,
-        java: Java | None = None,
     ) -> None:
         if members < 1 or (ports is not None and len(ports) != members):
             raise EmbeddedServerError(f"an ensemble of {members} members cannot have the ports {ports}")
-        self.members: list[ZooKeeperServer] = []
+        self.members: list[EmbeddedZooKeeper] = []
         self._size = members
         self._given_ports = ports
         self._given_data_dir = data_dir
         self._tick_time_ms = tick_time_ms
-        self._heap_mib = heap_mib
-        self._start_timeout_s = start_timeout_s
-        self._java = java
-        self._processes: ServerProcesses | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
 
     @property
     def connect_string(self) -> str:
@@ -62,9 +48,9 @@ class EmbeddedEnsemble:
 
     def start(self) -> None:
         """Start all members and return when a session works on each of them."""
-        if self._processes is not None and not self._processes.is_closed:
+        if self.is_running:
             raise EmbeddedServerError("this ensemble runs already; start its members one by one")
-        for tries_left in reversed(range(TRIES_TO_FIND_PORTS)):
+        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS)):
             try:
                 self._start_all()
             except PortTakenError:
@@ -79,15 +65,19 @@ class EmbeddedEnsemble:
 
     def stop(self) -> None:
         """End all members and, if their folder is a temporary one, remove that. Idempotent."""
-        if self._processes is not None:
-            self._processes.close()
+        for member in self.members:
+            if self._temporary is not None and member.is_running:
+                member.kill()  # its data are not needed
+            member.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     @property
     def is_running(self) -> bool:
         """Tell if any member's process exists."""
         return any(member.is_running for member in self.members)
 
-    def find_leader(self) -> ZooKeeperServer | None:
+    def find_leader(self) -> EmbeddedZooKeeper | None:
         """The member that leads the ensemble; None while there is no quorum."""
         for member in self.members:
             try:
@@ -107,23 +97,21 @@ class EmbeddedEnsemble:
         self.stop()
 
     def _start_all(self) -> None:
-        java = self._java or get_java()
-        command = tuple(server_command(java, _ENSEMBLE_MAIN, self._heap_mib))
-        client_ports, quorum = self._choose_ports()
-        self._processes, folder = open_folder(self._given_data_dir)
-        self.members = []
-        for number, port in enumerate(client_ports, start=1):
-            home = folder / str(number)
-            write_server_files(
-                home,
-                port,
+        client_ports, keys = self._choose_ports()
+        if self._given_data_dir is None:
+            self._temporary = TemporaryDirectory(prefix="loadmanager-ensemble-")
+            keys["forceSync"] = "no"
+        folder = self._given_data_dir or Path(self._temporary.name if self._temporary else "")
+        self.members = [
+            EmbeddedZooKeeper(
+                port=port,
+                data_dir=folder / str(number),
                 tick_time_ms=self._tick_time_ms,
-                durable=self._given_data_dir is not None,
-                ensemble=quorum,
-                my_id=number,
+                security=Security(keys=keys, files={f"{DATA_FOLDER}/myid": f"{number}\n".encode()}),
+                main_class=_ENSEMBLE_MAIN,
             )
-            place = ServerPlace(self._processes, str(number), home, port, command)
-            self.members.append(ZooKeeperServer(place, self._start_timeout_s))
+            for number, port in enumerate(client_ports, start=1)
+        ]
         for member in self.members:
             member.launch()
         for member in self.members:

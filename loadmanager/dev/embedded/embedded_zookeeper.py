@@ -35,7 +35,8 @@ DEFAULT_TICK_TIME_MS = 200
 """ZooKeeper's shortest session timeout is two ticks, and a session ends up to a tick after its timeout."""
 
 _TEMPORARY_PREFIX = "loadmanager-zookeeper-"
-TRIES_TO_FIND_PORTS = 3
+_TRIES_TO_FIND_PORTS = 3
+_NAME = "zookeeper"
 _POLL_S = 0.02
 _SESSION_TRY_S = 5.0
 _COMMAND_TIMEOUT_S = 3.0
@@ -47,22 +48,44 @@ class PortTakenError(EmbeddedServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlace:
-    """Runtime of one server: guarded processes, name, folder, port and command line."""
+class _Place:
+    """Runtime of the server: guarded processes, folder, port and command line."""
 
     processes: ServerProcesses
-    name: str
     folder: Path
     port: int
     command: tuple[str, ...]
 
 
-class ZooKeeperServer:
-    """One server process: start, stop, kill, pause, resume, restart, all on the same port and data."""
+class EmbeddedZooKeeper:
+    """A ZooKeeper of one server: start, stop, kill, pause, resume, restart.
 
-    def __init__(self, place: ServerPlace | None, start_timeout_s: float) -> None:
-        self._place = place
+    Without `port` it uses a free one. Without `data_dir` it uses a temporary folder, which `stop` removes. Session
+    timeouts may be from two ticks to 10 minutes. `java` defaults to `get_java`. `security` may require authentication
+    or add TLS ports, but sessions at `port` must work without TLS.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        data_dir: Path | None = None,
+        tick_time_ms: int = DEFAULT_TICK_TIME_MS,
+        heap_mib: int = DEFAULT_HEAP_MIB,
+        start_timeout_s: float = 60.0,
+        java: Java | None = None,
+        security: Security = OPEN,
+        main_class: str = STANDALONE_MAIN,
+    ) -> None:
+        self._security = security
+        self._given_port = port
+        self._given_data_dir = data_dir
+        self._tick_time_ms = tick_time_ms
+        self._heap_mib = heap_mib
         self._start_timeout_s = start_timeout_s
+        self._java = java
+        self._main_class = main_class
+        self._place: _Place | None = None
         self._pid: int | None = None
         self._log_start = 0
 
@@ -96,37 +119,46 @@ class ZooKeeperServer:
         return self._is_open() and self._pid is not None and self._find_exit_code() is None
 
     def start(self) -> None:
-        """Start the server if it is not running, and return when a session works."""
+        """Start the server if it is not running, and return when a session works. After `kill` port and data stay the
+        same.
+        """
         if self.is_running:
             return
-        try:
-            self.launch()
-            self.wait_until_serving()
-        except BaseException:
-            self.stop()
-            raise
+        may_move = self._given_port is None and not self._is_open()
+        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS if may_move else 1)):
+            try:
+                self.launch()
+                self.wait_until_serving()
+            except PortTakenError:
+                self.stop()
+                if not tries_left:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+            else:
+                return
 
     def stop(self) -> None:
-        """Stop the server gracefully; a paused one is resumed first. Idempotent."""
-        if self.is_running:
-            self._get_place().processes.stop(self._get_place().name)
+        """Stop the server and remove a temporary folder. Idempotent."""
+        if self._place is not None:
+            self._place.processes.close()
 
     def kill(self) -> None:
         """SIGKILL; returns when the process has exited."""
-        self._get_place().processes.stop(self._get_place().name, grace_s=0)
+        self._get_place().processes.stop(_NAME, grace_s=0)
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, but the server does not answer."""
-        self._get_place().processes.signal(self._get_place().name, signal.SIGSTOP)
+        self._get_place().processes.signal(_NAME, signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._get_place().processes.signal(self._get_place().name, signal.SIGCONT)
+        self._get_place().processes.signal(_NAME, signal.SIGCONT)
 
     def restart(self) -> None:
         """Stop the server gracefully if it runs, and start it again."""
-        place = self._get_place()
         if self.is_running:
-            place.processes.stop(place.name)
+            self._get_place().processes.stop(_NAME)
         self.start()
 
     def counters(self) -> dict[str, str]:
@@ -139,11 +171,13 @@ class ZooKeeperServer:
 
     def launch(self) -> None:
         """Start the process without waiting for it to serve."""
+        if not self._is_open():
+            self._settle()
         place = self._get_place()
         if not is_free(place.port):
             raise PortTakenError(f"port {place.port} on {LOOPBACK} is taken: ZooKeeper cannot listen there")
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
-        self._pid = place.processes.start(place.name, place.command, cwd=place.folder, log=self.log_file)
+        self._pid = place.processes.start(_NAME, place.command, cwd=place.folder, log=self.log_file)
 
     def wait_until_serving(self) -> None:
         """Wait until a session works. If the server exits or times out, raise an error with the end of its log."""
@@ -168,7 +202,7 @@ class ZooKeeperServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _get_place(self) -> ServerPlace:
+    def _get_place(self) -> _Place:
         if self._place is None:
             raise EmbeddedServerError("this ZooKeeper has not been started")
         return self._place
@@ -177,8 +211,7 @@ class ZooKeeperServer:
         return self._place is not None and not self._place.processes.is_closed
 
     def _find_exit_code(self) -> int | None:
-        place = self._get_place()
-        return place.processes.find_exit_code(place.name)
+        return self._get_place().processes.find_exit_code(_NAME)
 
     def _serves(self) -> bool:
         try:
@@ -204,67 +237,18 @@ class ZooKeeperServer:
         shown = [line for line in lines if not line.startswith("\tat ")]
         return "\n".join(shown[-_LINES_OF_LOG:])
 
-
-class EmbeddedZooKeeper(ZooKeeperServer):
-    """A ZooKeeper of one server.
-
-    Without `port` it uses a free one. Without `data_dir` it uses a temporary folder, which `stop` removes. Session
-    timeouts may be from two ticks to 10 minutes. `java` defaults to `get_java`. `security` may require authentication
-    or add TLS ports, but sessions at `port` must work without TLS.
-    """
-
-    def __init__(
-        self,
-        *,
-        port: int | None = None,
-        data_dir: Path | None = None,
-        tick_time_ms: int = DEFAULT_TICK_TIME_MS,
-        heap_mib: int = DEFAULT_HEAP_MIB,
-        start_timeout_s: float = 60.0,
-        java: Java | None = None,
-        security: Security = OPEN,
-    ) -> None:
-        super().__init__(None, start_timeout_s)
-        self._security = security
-        self._given_port = port
-        self._given_data_dir = data_dir
-        self._tick_time_ms = tick_time_ms
-        self._heap_mib = heap_mib
-        self._java = java
-
-    def start(self) -> None:
-        """Start and return when a session works. After `kill` port and data stay the same."""
-        if self._is_open():
-            super().start()
-            return
-        for tries_left in reversed(range(TRIES_TO_FIND_PORTS)):
-            self._settle()
-            try:
-                super().start()
-            except PortTakenError:
-                if self._given_port is not None or not tries_left:
-                    raise
-            else:
-                return
-
-    def stop(self) -> None:
-        """Stop the server and remove a temporary folder. Idempotent."""
-        if self._place is not None:
-            self._place.processes.close()
-
     def _settle(self) -> None:
         """Set up processes, folder, port and configuration, for the first start and after `stop`."""
         java = self._java or get_java()
-        command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib, self._security.jvm_options))
+        command = tuple(server_command(java, self._main_class, self._heap_mib, self._security.jvm_options))
         port = self._given_port or free_ports(1)[0]
-        processes, folder = open_folder(self._given_data_dir)
-        self._place = ServerPlace(processes, "zookeeper", folder, port, command)
-        self._pid = None
+        processes, folder = _open_folder(self._given_data_dir)
+        self._place, self._pid = _Place(processes, folder, port, command), None
         durable = self._given_data_dir is not None
         write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable, security=self._security)
 
 
-def open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
+def _open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
     """Return processes and their folder: the given one, which is created and kept, or a temporary one, which is removed
     with the processes.
     """

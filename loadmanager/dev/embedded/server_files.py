@@ -169,11 +169,9 @@ def write_server_files(
     *,
     tick_time_ms: int,
     durable: bool,
-    ensemble: Mapping[str, object] | None = None,
-    my_id: int | None = None,
     security: Security = OPEN,
 ) -> None:
-    """Write the configuration into the server's folder. `ensemble` has the keys of `zoo.cfg` that its members share.
+    """Write the configuration into the server's folder.
 
     Without `durable` there is no fsync: writes survive a crash of the server, but not of the machine.
     """
@@ -189,7 +187,6 @@ def write_server_files(
         "4lw.commands.whitelist": "srvr,mntr,ruok",
         "autopurge.purgeInterval": 1,
         "forceSync": "yes" if durable else "no",
-        **(ensemble or {}),
         **security.keys,
     }
     (folder / DATA_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -198,8 +195,6 @@ def write_server_files(
     (folder / _LOGGING_FILE).write_text(_LOGGING, encoding="ascii")
     for name, content in security.files.items():
         (folder / name).write_bytes(content)
-    if my_id is not None:
-        (folder / DATA_FOLDER / "myid").write_text(f"{my_id}\n", encoding="ascii")
 
 
 LOOPBACK = "127.0.0.1"
