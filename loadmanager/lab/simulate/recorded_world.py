@@ -117,10 +117,10 @@ class RecordedLoads:
         return self._until(t_s)[:, :METRICS] * self.factors[:, np.newaxis]
 
     def topics_at(self, t_s: float) -> IntArray:
-        return self._counts(t_s, METRICS)
+        return self._until(t_s)[:, METRICS].astype(np.int64)
 
     def sessions_at(self, t_s: float) -> IntArray:
-        return self._counts(t_s, METRICS + 1)
+        return self._until(t_s)[:, METRICS + 1].astype(np.int64)
 
     def find_topics(self, bundle: int) -> BundleTopics | None:
         del bundle
@@ -129,15 +129,6 @@ class RecordedLoads:
     def scaled(self, factors: FloatArray) -> RecordedLoads:
         """Return the loads multiplied by these factors (N,)."""
         return RecordedLoads(self.bundles, self.at_s, self.bundle, self.figures, self.factors * factors)
-
-    def _counts(self, t_s: float, column: int) -> IntArray:
-        """Return a column of counts; the same array object while it is unchanged."""
-        counts = self._until(t_s)[:, column].astype(np.int64)
-        before: IntArray | None = self._seen.get(f"counts {column}")
-        if before is not None and np.array_equal(before, counts):
-            return before
-        self._seen[f"counts {column}"] = counts
-        return counts
 
     def _until(self, t_s: float) -> FloatArray:
         """Return the figures (N, 6) at that time."""

@@ -105,9 +105,7 @@ class SimFleet:
         self._weights = weights
         self._start_s = start_s
         self._number_of: dict[BrokerId, int] = {}
-        self._grouped = (-1, 0)
-        self._grouped_by: IntArray = np.empty(0, dtype=np.int64)
-        """Kept alive, so that no other array gets its `id`."""
+        self._grouped: tuple[int, IntArray] = -1, np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.brokers)
@@ -249,9 +247,10 @@ class SimFleet:
 
     def _group(self, table: BundleTable, topics: IntArray) -> None:
         """Update the bundles with topics that each broker serves."""
-        if self._grouped == (table.version, id(topics)):
+        version, grouped = self._grouped
+        if table.version == version and np.array_equal(topics, grouped):
             return
-        self._grouped, self._grouped_by = (table.version, id(topics)), topics
+        self._grouped = table.version, topics
         all_names = table.names
         for broker, served in zip(self.brokers, table.rows_by_broker(len(self)), strict=True):
             broker.rows = served[topics[served] > 0]

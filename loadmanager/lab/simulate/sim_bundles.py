@@ -108,7 +108,6 @@ class BundleTable:
         self._hot: list[tuple[IntArray, float]] = []
         self._factors: FloatArray | None = None
         self._order: _Order | None = None
-        self._counts: tuple[IntArray, IntArray, IntArray, IntArray] | None = None
         self._created = 0
 
     def __len__(self) -> int:
@@ -176,11 +175,8 @@ class BundleTable:
 
     def loads_at(self, t_s: float) -> SimLoads:
         """Return the loads of all bundles at that time."""
-        load, topics, sessions = (
-            self._workload.load_at(t_s),
-            self._workload.topics_at(t_s),
-            self._workload.sessions_at(t_s),
-        )
+        load = self._workload.load_at(t_s)
+        topics, sessions = self._workload.topics_at(t_s), self._workload.sessions_at(t_s)
         if self._factors is not None:
             load = load * self._factors[:, np.newaxis]
         order = self._current_order()
@@ -188,7 +184,7 @@ class BundleTable:
             load = load[order.source] * order.share[:, np.newaxis]
         elif len(self) < len(load):
             load = load[: len(self)]
-        return SimLoads(load, *self._counts_of(topics, sessions))
+        return SimLoads(load, self._divide_counts(topics), self._divide_counts(sessions))
 
     def find_topics(self, row: int, load: FloatArray) -> list[TopicLoad] | None:
         """Return the topics of a bundle with the current `load` (4,); None if they are unknown."""
@@ -264,7 +260,7 @@ class BundleTable:
             self._row_of[name] = row
         nobody = np.full(len(places), NOBODY, dtype=np.int32)
         self.serving, self._owner = np.append(self.serving, nobody), np.append(self._owner, nobody)
-        self._order = self._counts = None
+        self._order = None
         self.version += 1
         return rows
 
@@ -286,13 +282,6 @@ class BundleTable:
         """Return the number of the owner's registration."""
         owner = ownership.owner
         return NOBODY if owner is None else self._registrations.setdefault(owner, len(self._registrations))
-
-    def _counts_of(self, topics: IntArray, sessions: IntArray) -> tuple[IntArray, IntArray]:
-        """Return topics and sessions per bundle; cached until they or the bundles change."""
-        known = self._counts
-        if known is None or known[0] is not topics or known[1] is not sessions:
-            known = self._counts = (topics, sessions, self._divide_counts(topics), self._divide_counts(sessions))
-        return known[2], known[3]
 
     def _divide_counts(self, counts: IntArray) -> IntArray:
         """Convert counts of the workload's bundles to counts of the current bundles; parts add up to the whole."""

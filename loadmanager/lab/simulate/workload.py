@@ -61,8 +61,7 @@ class BundleTopics:
 class Workload(Protocol):
     """Load (N, 4), topics (N,) and sessions (N,) of all bundles at a time, in seconds since the start.
 
-    While topics or sessions are unchanged, return the same array object, which is then read only once. `find_topics`
-    returns the topics of a bundle, None if unknown: its load is then spread evenly over its range.
+    `find_topics` returns the topics of a bundle, None if unknown: its load is then spread evenly over its range.
     """
 
     def __len__(self) -> int: ...

@@ -92,7 +92,6 @@ def test_load_of_an_earlier_time_is_repeatable() -> None:
 
     assert [rates(given, t_s) for t_s in (200.0, 0.0, 200.0)] == [[30.0], [10.0], [30.0]]
     assert given.loads.topics_at(200.0).tolist() == [7]
-    assert given.loads.topics_at(200.0) is given.loads.topics_at(201.0)
     assert given.loads.sessions_at(0.0).tolist() == [9]
 
 
