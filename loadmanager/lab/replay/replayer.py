@@ -11,7 +11,6 @@ checkpoint the whole model and the memory. The first difference ends the replay.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,9 +43,9 @@ from loadmanager.lab.replay.replayed_decisions import (
     replay_decision,
 )
 from loadmanager.wire.checkpoint_codec import Record, faults_of, owned_of, read_checkpoint, record_of
-from loadmanager.wire.control_records import decode_controls
-from loadmanager.wire.learned_records import decode_learned, learned_of
-from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
+from loadmanager.wire.control_records import controls_of
+from loadmanager.wire.learned_records import learned_of
+from loadmanager.wire.policy_records import policies_of
 from loadmanager.wire.strategy_state import digest_of
 
 if TYPE_CHECKING:
@@ -141,8 +140,8 @@ class Replay:
             "redistributed": self._redistribute,
             "configuration": self._configure,
             "policies": lambda _, body, __: _set_policies(self._current_model, body),
-            "controls": lambda _, body, __: _set_controls(self._current_model, body),
-            "learned": lambda _, body, __: _set_learned(self._current_model, body),
+            "controls": lambda _, body, __: self._current_model.set_controls(controls_of(body)),
+            "learned": lambda _, body, __: self._current_model.set_learned(learned_of(body or None)),
             "faults": lambda _, body, __: self._current_model.set_faults(faults_of(body)),
             "seeded": self._seed_averages,
             "unloaded": lambda name, body, _: self._current_model.mark_unloaded(name, body["atS"], body["source"]),
@@ -339,8 +338,8 @@ class Replay:
         self._settings = {head["settingsId"]: settings}
         model = ClusterModel(settings)
         _set_policies(model, head["policies"])
-        _set_controls(model, head["controls"])
-        _set_learned(model, head["learned"])
+        model.set_controls(controls_of(head["controls"]))
+        model.set_learned(learned_of(head["learned"] or None))
         model.set_faults(faults_of(head["faults"]))
         model.restore(checkpoint)
         self._model, self._memory, self._records = model, memory, records
@@ -426,21 +425,7 @@ def replay(
 
 
 def _set_policies(model: ClusterModel, body: Mapping[str, Any]) -> None:
-    isolation = decode_isolation(_bytes(body["isolation"]), "isolation")
-    domains = decode_domains(_bytes(body["failureDomains"]), "failureDomains")
-    model.set_policies(policies_of(isolation, domains, decode_groups(_bytes(body["antiAffinity"]), "antiAffinity")))
-
-
-def _set_controls(model: ClusterModel, body: Mapping[str, Any]) -> None:
-    model.set_controls(decode_controls(_bytes(body), "controls"))
-
-
-def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
-    model.set_learned(learned_of(decode_learned(_bytes(body), "learned")))
-
-
-def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
-    return json.dumps(content).encode()
+    model.set_policies(policies_of(body["isolation"], body["failureDomains"], body["antiAffinity"]))
 
 
 def _digest(name: str, memory: ReplayedMemory) -> str:
