@@ -65,18 +65,13 @@ class Capacity(Part):
     bandwidth_out_gbps: Positive = Field(10, description="Outgoing bandwidth, Gbit/s.")
 
 
-class BrokerKind(Part):
-    """Properties of a kind of brokers."""
+class ScenarioBrokers(Part):
+    """Group of equal brokers, or one broker with an id."""
 
     capacity: Capacity = Field(Capacity(), description="Capacity of each.")
     speed: Positive = Field(1.0, description="CPU speed; 2: the same load uses half as much CPU.")
     version: str = Field("1.0.0", description="Version that they report.")
     load_manager_class: str = Field("", description="Load-manager class that they report.")
-
-
-class ScenarioBrokers(BrokerKind):
-    """Group of equal brokers, or one broker with an id."""
-
     count: int = Field(1, ge=1, le=_MOST_BROKERS, description="Number of brokers.")
     id: Broker | None = Field(
         None, description="host:port, if count is 1; else broker-0000:8080 and so on, across the file."

@@ -146,7 +146,7 @@ def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     return LearnedLoads(loads, scenario.name, 0, dict(zip(loads, profiles, strict=True)))
 
 
-def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
+def broker_spec(name: BrokerId, kind: files.ScenarioBrokers) -> BrokerSpec:
     has = kind.capacity
     capacity = (
         has.cpu_cores * _CORE_PERCENT,
