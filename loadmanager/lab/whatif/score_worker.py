@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
+from pydantic import TypeAdapter
 
 from loadmanager.config.dynamic_settings import settings_recorded
 from loadmanager.errors import LoadManagerError
@@ -65,12 +66,9 @@ class ScoreAnswer:
     left_out: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
-    @classmethod
-    def from_json(cls, text: bytes) -> ScoreAnswer:
-        """Parse an answer; raises `ValueError` or `TypeError` if it is none."""
-        content = orjson.loads(text)
-        worlds = {name: RangeFigures(**figures) for name, figures in content.pop("worlds").items()}
-        return cls(**content, worlds=worlds)
+
+SCORE_ANSWER = TypeAdapter(ScoreAnswer)
+"""Parser of an answer."""
 
 
 class ScoringError(LoadManagerError):
@@ -102,8 +100,8 @@ async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tu
         reason = errors.decode(errors="replace").strip()[-_SHOWN:]
         raise ScoringError(f"the process that computes the score ended with {process.returncode}: {reason}")
     try:
-        found = ScoreAnswer.from_json(output)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        found = SCORE_ANSWER.validate_json(output)
+    except ValueError:
         raise ScoringError(f"the process that computes the score answered {output[:_SHOWN]!r}") from None
     if found.error:
         raise ScoringError(found.error)

@@ -12,7 +12,7 @@ from support.recorded_fleet import MINUTE_MS, record_fleet
 
 from loadmanager.config.dynamic_settings import settings_of, values_as_text
 from loadmanager.lab.whatif.range_figures import RangeFigures
-from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion, answer
+from loadmanager.lab.whatif.score_worker import SCORE_ANSWER, ScoreAnswer, ScoreQuestion, answer
 
 
 def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: int = 2048) -> ScoreQuestion:
@@ -50,7 +50,7 @@ def run(question: ScoreQuestion) -> tuple[ScoreAnswer, int]:
     )
     command = [sys.executable, "-c", f"{worker} as worker; worker.main()"]
     done = subprocess.run(command, input=orjson.dumps(question), capture_output=True, check=True)
-    return ScoreAnswer.from_json(done.stdout), int(done.stderr.split()[-1])
+    return SCORE_ANSWER.validate_json(done.stdout), int(done.stderr.split()[-1])
 
 
 def test_process_gives_the_same_answer_at_the_lowest_priority(tmp_path: Path) -> None:
@@ -66,6 +66,6 @@ def test_process_has_a_memory_limit(tmp_path: Path) -> None:
 
 def test_answer_survives_a_round_trip() -> None:
     given = ScoreAnswer(1.5, {"": RangeFigures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
-    assert ScoreAnswer.from_json(orjson.dumps(given)) == given
-    with pytest.raises(ValueError, match="invalid literal"):
-        ScoreAnswer.from_json(b"no")
+    assert SCORE_ANSWER.validate_json(orjson.dumps(given)) == given
+    with pytest.raises(ValueError, match="Invalid JSON"):
+        SCORE_ANSWER.validate_json(b"no")
