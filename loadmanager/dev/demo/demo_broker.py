@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from loadmanager.broker import Closing, Hosting, RefusedError, Topic
-from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
+from loadmanager.dev.demo.evidence import DemoJournal, write_json
 from loadmanager.util.clock import now_s
 from loadmanager.util.logging import configure_logging
 
@@ -103,7 +103,7 @@ async def run(arguments: argparse.Namespace, serving_log: DemoJournal) -> None:
         broker_id = f"{HOST}:{urlsplit(host.hosting.url).port}"
         host.instance = f"{broker_id}#{os.getpid()}"
         await web.TCPSite(runner, address, arguments.data_port).start()
-        write_ready_file(
+        write_json(
             arguments.ready_file,
             {
                 "broker_id": broker_id,

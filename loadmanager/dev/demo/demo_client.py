@@ -20,8 +20,8 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 from loadmanager.client import LookupClient
-from loadmanager.dev.demo.demo_settings import DemoWorkload, HotSpotFile
-from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
+from loadmanager.dev.demo.demo_settings import DemoWorkload
+from loadmanager.dev.demo.evidence import DemoJournal, find_json, write_json
 from loadmanager.errors import LoadManagerError
 from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
@@ -154,7 +154,7 @@ class ClientProcess:
         """Publish until `stopped`. Then have each topic find its owner once more, and write the accounts."""
         publishing = [asyncio.create_task(topic.run()) for topic in self._topics]
         tasks = [*publishing, asyncio.create_task(self._follow_hot_spot())]
-        write_ready_file(self._config.ready_file, {"pid": os.getpid()})
+        write_json(self._config.ready_file, {"pid": os.getpid()})
         await _first_of(asyncio.create_task(stopped.wait()), *tasks)
         for topic in self._topics:
             topic.is_stopping = True
@@ -169,9 +169,8 @@ class ClientProcess:
         return lambda: self._config.workload.rates(self._hot)[index]
 
     async def _follow_hot_spot(self) -> None:
-        hot_spot = HotSpotFile(self._config.hot_spot_file)
         while True:
-            self._hot = hot_spot.read()
+            self._hot = tuple(find_json(self._config.hot_spot_file) or ())
             await asyncio.sleep(_HOT_SPOT_INTERVAL_S)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import loadmanager
 from loadmanager.dev.demo.demo_client import CLIENT_CONFIG, SETTLE_TIMEOUT_S, ClientConfig
-from loadmanager.dev.demo.demo_settings import DemoSettings, HotSpotFile, agent_configuration, node_configuration
+from loadmanager.dev.demo.demo_settings import DemoSettings, agent_configuration, node_configuration
+from loadmanager.dev.demo.evidence import find_json
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.errors import EmbeddedServerError, LoadManagerError
@@ -28,7 +29,6 @@ _TEMPORARY_PREFIX = "loadmanager-demo-"
 _READY_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 _LINES_OF_LOG = 15
-_HOT_SPOT_FILE = "hot-spot.json"
 _HISTORY = "history"
 _LOADMANAGER = ("-c", "from loadmanager.cli import main; main()")
 _WORKING_FOLDER = Path(loadmanager.__file__).parent.parent
@@ -69,7 +69,8 @@ class DemoCluster:
         self.died_unexpectedly: list[str] = []
         self._settings = settings
         self._processes = processes
-        self.hot_spot = HotSpotFile(folder / _HOT_SPOT_FILE)
+        self.hot_spot_file = folder / "hot-spot.json"
+        """Positions of the hot topics, for the clients."""
         self._zookeeper = EmbeddedZooKeeper()
         self._brokers_started = 0
 
@@ -203,7 +204,7 @@ class DemoCluster:
             processes=self._settings.client_processes,
             node_urls=self.node_urls,
             workload=self._settings.workload,
-            hot_spot_file=self._path(_HOT_SPOT_FILE),
+            hot_spot_file=self.hot_spot_file,
             journal_file=self._path(f"{name}.jsonl"),
             ready_file=self._path(f"{name}.ready"),
         )
@@ -223,13 +224,14 @@ class DemoCluster:
         command = [sys.executable, *arguments]
         await asyncio.to_thread(self._processes.start, name, command, cwd=_WORKING_FOLDER, log=log_file)
         deadline_s = clock.now_s() + _READY_TIMEOUT_S
-        while (ready := _read_ready_file(ready_file)) is None:
+        while (ready := find_json(ready_file)) is None:
             code = await asyncio.to_thread(self._processes.find_exit_code, name)
             if code is not None or clock.now_s() > deadline_s:
                 what = f"is not ready after {_READY_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
                 raise DemoError(f"{name} {what}; its log ends with:\n{_last_lines(log_file)}")
             await asyncio.sleep(_POLL_S)
-        return ready
+        found: dict[str, Any] = ready
+        return found
 
     def _path(self, name: str) -> Path:
         return self.folder / name
@@ -245,14 +247,6 @@ def _home(folder: Path | None) -> Path:
     home = (folder or Path()).absolute()
     home.mkdir(parents=True, exist_ok=True)
     return home
-
-
-def _read_ready_file(path: Path) -> dict[str, Any] | None:
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    return content
 
 
 def _last_lines(log_file: Path) -> str:

@@ -37,7 +37,6 @@ class ShownBroker:
     """A broker in the view. Its rate is None until it has answered twice, and while it does not answer."""
 
     name: str
-    broker_id: str
     messages_per_s: float | None = None
     topic_names: frozenset[str] = frozenset()
 
@@ -83,7 +82,7 @@ class Monitor:
         rates = {}
         rows = []
         for broker, answer in zip(brokers, stats, strict=True):
-            row = ShownBroker(broker.name, broker.broker_id)
+            row = ShownBroker(broker.name)
             if answer is not None:
                 row.topic_names = frozenset(topic.topic for topic in answer.topics)
                 rate = self._rate(broker.instance, answer)

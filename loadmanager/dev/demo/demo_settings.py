@@ -6,7 +6,6 @@ broker, each in another bundle if possible. This is the case for which shedding 
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -14,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from loadmanager.util.atomic_write import whole
 
 TENANT = "demo"
 
@@ -76,21 +73,6 @@ def _rates(workload: DemoWorkload, hot: tuple[int, ...]) -> tuple[float, ...]:
     for i in hot:
         rates[i] += workload.messages_per_s * workload.hot_share / len(hot)
     return tuple(rates)
-
-
-class HotSpotFile:
-    """File in which the director names the hot topics; every client reads it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def write(self, hot: tuple[int, ...]) -> None:
-        with whole(self._path) as partial:
-            partial.write_text(json.dumps(hot), encoding="utf-8")
-
-    def read(self) -> tuple[int, ...]:
-        """Return the positions of the hot topics; empty before the first write."""
-        return tuple(json.loads(self._path.read_bytes())) if self._path.exists() else ()
 
 
 NIC_GBPS = 0.015

@@ -26,6 +26,7 @@ from loadmanager.dev.demo.evidence import (
     serving_intervals,
     summarize_gaps,
     topics_without_owner,
+    write_json,
 )
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
@@ -133,7 +134,7 @@ class Director:
         hot = workload.choose_hot_topics(
             candidates, lambda name: (name.rpartition("/")[0], cut.index_of_topic(name)), self._hot_spots
         )
-        self._cluster.hot_spot.write(hot)
+        write_json(self._cluster.hot_spot_file, hot)
         share = f"{workload.hot_share:.0%} of the traffic goes to {len(hot)} of their topics"
         self._state.add_event(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 

@@ -39,10 +39,15 @@ def read_journals(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return [record for path in paths for record in read_journal(path)]
 
 
-def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Write the ready file of this process atomically."""
+def write_json(path: Path, content: object) -> None:
+    """Write a file of a process atomically, for others that read it."""
     with whole(path) as partial:
         partial.write_text(json.dumps(content), encoding="utf-8")
+
+
+def find_json(path: Path) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Return the content of such a file; None before its first write."""
+    return json.loads(path.read_bytes()) if path.exists() else None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -22,5 +22,5 @@ async def test_lines_show_every_event_once_and_return_the_result() -> None:
 
 
 def test_broker_that_does_not_answer_has_an_unknown_rate() -> None:
-    state = DemoState(brokers=[ShownBroker("broker-1", "", 0.0), ShownBroker("broker-2", "")])
+    state = DemoState(brokers=[ShownBroker("broker-1", 0.0), ShownBroker("broker-2")])
     assert status_line(state).endswith("broker-1 0/s  broker-2 ?")

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from loadmanager.core.domain.names import TopicName
-from loadmanager.dev.demo.demo_settings import DemoWorkload, HotSpotFile
+from loadmanager.dev.demo.demo_settings import DemoWorkload
 
 
 def test_topics_have_valid_unique_names_in_every_namespace() -> None:
@@ -54,12 +52,3 @@ def test_unknown_and_too_few_candidates_are_allowed() -> None:
     workload = DemoWorkload(hot_topics=4)
     candidates = ["persistent://demo/probe-1/x", workload.topic_names()[5]]
     assert workload.choose_hot_topics(candidates, lambda name: name, turn=1) == (5,)
-
-
-def test_hot_spot_file_is_reread_when_changed(tmp_path: Path) -> None:
-    writer, reader = HotSpotFile(tmp_path / "hot.json"), HotSpotFile(tmp_path / "hot.json")
-    assert reader.read() == ()
-    writer.write((1, 2))
-    assert reader.read() == reader.read() == (1, 2)
-    writer.write((3,))
-    assert reader.read() == (3,)

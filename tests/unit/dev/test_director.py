@@ -9,9 +9,9 @@ from support.waiting import eventually
 
 from loadmanager.dev.demo import director
 from loadmanager.dev.demo.demo_monitor import DemoState, ShownBroker
-from loadmanager.dev.demo.demo_settings import DemoSettings, HotSpotFile
+from loadmanager.dev.demo.demo_settings import DemoSettings
 from loadmanager.dev.demo.director import Director
-from loadmanager.dev.demo.evidence import RateSample, imbalance
+from loadmanager.dev.demo.evidence import RateSample, find_json, imbalance
 from loadmanager.util.clock import now_s
 
 NO_ANSWER: dict[str, float] = {}
@@ -48,15 +48,15 @@ async def test_measurement_without_traffic_ends(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_hot_spot_widens_from_turn_to_turn(tmp_path: Path) -> None:
-    hot_spot, settings, state = HotSpotFile(tmp_path / "hot"), DemoSettings(), DemoState()
+    hot_spot, settings, state = tmp_path / "hot", DemoSettings(), DemoState()
     names = settings.workload.topic_names()
     for number in range(5):
         topics = frozenset(names[36 * number : 36 * (number + 1)])
-        state.brokers.append(ShownBroker(f"broker-{number}", "", messages_per_s=number, topic_names=topics))
-    script = Director(settings, SimpleNamespace(hot_spot=hot_spot), state, None)  # type: ignore[arg-type]  # no cluster
+        state.brokers.append(ShownBroker(f"broker-{number}", messages_per_s=number, topic_names=topics))
+    script = Director(settings, SimpleNamespace(hot_spot_file=hot_spot), state, None)  # type: ignore[arg-type]  # no cluster
     found = []
     for _ in range(4):
         script._move_hot_spot()
-        hot = hot_spot.read()
+        hot = find_json(hot_spot)
         found.append((len(hot), sorted({position // 36 for position in hot})))
     assert found == [(8, [0]), (12, [0, 1]), (16, [0, 1, 2]), (8, [0, 1, 2])]

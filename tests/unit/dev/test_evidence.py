@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from loadmanager.dev.demo.evidence import (
     DemoJournal,
+    find_json,
     read_journal,
     read_journals,
-    write_ready_file,
+    write_json,
 )
 
 
@@ -32,9 +32,10 @@ def test_truncated_record_is_ignored(tmp_path: Path) -> None:
     assert read_journal(path) == [{"number": 1}]
 
 
-def test_ready_file_is_replaced(tmp_path: Path) -> None:
+def test_file_is_reread_when_replaced(tmp_path: Path) -> None:
     path = tmp_path / "ready"
-    write_ready_file(path, {"url": "one"})
-    write_ready_file(path, {"url": "two"})
-    assert json.loads(path.read_text()) == {"url": "two"}
+    assert find_json(path) is None
+    for content in ({"url": "one"}, {"url": "two"}):
+        write_json(path, content)
+        assert find_json(path) == content
     assert [file.name for file in tmp_path.iterdir()] == ["ready"]
