@@ -65,12 +65,12 @@ class _Place:
 class _Order:
     """Mapping of rows to bundles of the workload (N,), with the part of each, and the rows by name (N,).
 
-    `share` (N,) is the share of the load, None if rows and bundles of the workload are identical; `first` and `last`
-    (N,) are the start and end of the topics and sessions. All are fractions.
+    `share` (N,) is the share of the load, `first` and `last` (N,) are the start and end of the topics and sessions.
+    All are fractions.
     """
 
     source: IntArray
-    share: FloatArray | None
+    share: FloatArray
     first: FloatArray
     last: FloatArray
     by_name: RowArray
@@ -79,9 +79,8 @@ class _Order:
     def of(cls, places: Sequence[_Place], names: Sequence[str]) -> _Order:
         source = np.array([place.source for place in places], dtype=np.int64)
         share, first, last = np.array([place.part for place in places], dtype=np.float64).reshape(-1, 3).T.copy()
-        is_whole = np.array_equal(source, np.arange(len(places))) and bool((last - first == 1.0).all())
         by_name = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int32)
-        return cls(source, None if is_whole else share, first, last, by_name)
+        return cls(source, share, first, last, by_name)
 
 
 class BundleTable:
@@ -180,10 +179,7 @@ class BundleTable:
         if self._factors is not None:
             load = load * self._factors[:, np.newaxis]
         order = self._current_order()
-        if order.share is not None:
-            load = load[order.source] * order.share[:, np.newaxis]
-        elif len(self) < len(load):
-            load = load[: len(self)]
+        load = load[order.source] * order.share[:, np.newaxis]
         return SimLoads(load, self._divide_counts(topics), self._divide_counts(sessions))
 
     def find_topics(self, row: int, load: FloatArray) -> list[TopicLoad] | None:
