@@ -78,8 +78,8 @@ def simulate(
 
 def read_observed(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
-) -> ObservedRange:
-    """Compute the observed figures of a range from its broker reports. Raises `ValueError` without any."""
+) -> tuple[FloatArray, FloatArray]:
+    """Compute the figures of `observe_range` from broker reports. Raises `ValueError` without any."""
     read = read_reports(history, stretch, on_fault)
     if not len(read.reported.at_s):
         raise ValueError("no broker has reported in the range")
@@ -180,23 +180,10 @@ def _step_of(recorded: RecordedRange, step_s: float | None) -> float:
 def _observe(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None
 ) -> RangeFigures:
-    found = read_observed(history, stretch, settings, step_s, on_fault)
+    imbalance, usage = read_observed(history, stretch, settings, step_s, on_fault)
     done = moves_done(history, stretch, on_fault)
-    worst = found.worst_usage[~np.isnan(found.worst_usage)]
     loads = (each / _MIB for each in loads_moved(done))
-    return RangeFigures(found.mean_imbalance, float(worst.max(initial=0.0)), float(len(done)), *loads)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ObservedRange:
-    """Imbalance and highest usage (a fraction of the most used resource) at each step."""
-
-    imbalance: FloatArray
-    worst_usage: FloatArray
-
-    @property
-    def mean_imbalance(self) -> float:
-        return mean_known(self.imbalance)
+    return RangeFigures(mean_known(imbalance), float(np.nanmax(usage, initial=0.0)), float(len(done)), *loads)
 
 
 def observe_range(
@@ -206,8 +193,8 @@ def observe_range(
     duration_s: float,
     step_s: float,
     turns: Sequence[tuple[float, int, bool]] = (),
-) -> ObservedRange:
-    """Compute the observed course.
+) -> tuple[FloatArray, FloatArray]:
+    """Compute the imbalance and the highest usage (a fraction of the most used resource) at each step.
 
     A report is valid until the broker's next one, until the broker leaves, or until it has been silent for twice
     `HOLD_S`. `turns` are the times, in order, when brokers, by number, registered (True) or left; the last report of a
@@ -238,7 +225,7 @@ def observe_range(
         if len(up):
             highest = usage[up][:, counted].max(initial=0.0)
             found[number] = _imbalance(demand[up], rows.limits[up], counted), highest
-    return ObservedRange(*found.T)
+    return found[:, 0], found[:, 1]
 
 
 def _imbalance(demand: FloatArray, capacity: FloatArray, counted: list[int]) -> float:

@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 from loadmanager.config.dynamic_settings import settings_recorded
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.reader import History
+from loadmanager.lab.simulate.sim_result import mean_known
 from loadmanager.lab.whatif.range_figures import RangeFigures, read_observed, settings_with, simulate
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 
@@ -116,7 +117,7 @@ def answer(question: ScoreQuestion) -> ScoreAnswer:
     worlds: dict[str, RangeFigures] = {}
     left_out: dict[str, str] = {}
     try:
-        happened = read_observed(history, stretch, settings, question.step_s)
+        imbalance, _ = read_observed(history, stretch, settings, question.step_s)
         recorded = read_range(history, stretch, settings)
     except (ValueError, LoadManagerError) as error:
         return ScoreAnswer(error=str(error))
@@ -125,7 +126,7 @@ def answer(question: ScoreQuestion) -> ScoreAnswer:
             worlds[strategy] = simulate(recorded, settings_with(settings, strategy), question.step_s)
         except (ValueError, LoadManagerError) as error:
             left_out[strategy] = str(error)
-    return ScoreAnswer(happened.mean_imbalance, worlds, left_out)
+    return ScoreAnswer(mean_known(imbalance), worlds, left_out)
 
 
 def main() -> None:

@@ -90,8 +90,8 @@ def test_absent_broker_does_not_count_in_the_imbalance() -> None:
         used=np.array([[0, 0, 0, 3e4, 0], [0, 0, 0, 1e4, 0.0]]),
         limits=np.tile(np.array(LIMITS), (2, 1)),
     )
-    both = observe_range(two, SETTINGS, COST, 40.0, 10.0)
-    assert both.imbalance.tolist() == pytest.approx([1.5] * 4)
+    both, _ = observe_range(two, SETTINGS, COST, 40.0, 10.0)
+    assert both.tolist() == pytest.approx([1.5] * 4)
     turns = [(5.0, 1, True), (20.0, 0, False)]
-    known = observe_range(two, SETTINGS, COST, 40.0, 10.0, turns)
-    assert known.imbalance.tolist() == pytest.approx([1.0, 1.5, 1.0, 1.0])
+    known, _ = observe_range(two, SETTINGS, COST, 40.0, 10.0, turns)
+    assert known.tolist() == pytest.approx([1.0, 1.5, 1.0, 1.0])
