@@ -140,8 +140,8 @@ class ClientProcess:
     def __init__(self, config: ClientConfig, lookups: LookupClient, http: HttpClient, journal: DemoJournal) -> None:
         self._config = config
         self._journal = journal
-        self._hot: tuple[int, ...] = ()
         workload = config.workload
+        self._rates = workload.rates()
         payload = os.urandom(_MAX_BATCH * workload.message_bytes)
         services = ClientServices(lookups, http, journal, payload, workload.message_bytes)
         self._topics = [
@@ -166,11 +166,11 @@ class ClientProcess:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _rate_of(self, index: int) -> Callable[[], float]:
-        return lambda: self._config.workload.rates(self._hot)[index]
+        return lambda: self._rates[index]
 
     async def _follow_hot_spot(self) -> None:
         while True:
-            self._hot = tuple(find_json(self._config.hot_spot_file) or ())
+            self._rates = self._config.workload.rates(tuple(find_json(self._config.hot_spot_file) or ()))
             await asyncio.sleep(_HOT_SPOT_INTERVAL_S)
 
 

@@ -10,7 +10,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,13 @@ class DemoWorkload:
 
     def rates(self, hot: tuple[int, ...] = ()) -> tuple[float, ...]:
         """Return the messages per second of each topic while the topics at the positions `hot` are hot."""
-        return _rates(self, hot)
+        weights = [1 / (rank + 1) ** self.zipf_exponent for rank in range(self.topics)]
+        random.Random(f"{self.seed} weights").shuffle(weights)  # noqa: S311 - traffic, not a secret
+        background = self.messages_per_s * (1 - self.hot_share if hot else 1) / sum(weights)
+        rates = [weight * background for weight in weights]
+        for i in hot:
+            rates[i] += self.messages_per_s * self.hot_share / len(hot)
+        return tuple(rates)
 
     def choose_hot_topics(
         self, candidates: Iterable[str], bundle_of: Callable[[str], Hashable], turn: int
@@ -62,17 +67,6 @@ class DemoWorkload:
         ranked.sort(key=lambda item: item[0])
         number = self.hot_topics + (turn - 1) % 3 * (self.hot_topics // 2)
         return tuple(position for _, position in ranked[:number])
-
-
-@cache
-def _rates(workload: DemoWorkload, hot: tuple[int, ...]) -> tuple[float, ...]:
-    weights = [1 / (rank + 1) ** workload.zipf_exponent for rank in range(workload.topics)]
-    random.Random(f"{workload.seed} weights").shuffle(weights)  # noqa: S311 - traffic, not a secret
-    background = workload.messages_per_s * (1 - workload.hot_share if hot else 1) / sum(weights)
-    rates = [weight * background for weight in weights]
-    for i in hot:
-        rates[i] += workload.messages_per_s * workload.hot_share / len(hot)
-    return tuple(rates)
 
 
 NIC_GBPS = 0.015
@@ -118,14 +112,6 @@ class DemoSettings:
         """Convert a share of the script's length to seconds from the start of the traffic."""
         return share * self.duration_s
 
-    @property
-    def shedding_interval_s(self) -> float:
-        return self.duration_s / 30
-
-    @property
-    def shedding_grace_s(self) -> float:
-        return self.duration_s / 6
-
 
 def node_configuration(settings: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
     return {
@@ -138,8 +124,8 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
         "advertisedAddress": "127.0.0.1",
         "webServicePort": 0,
         **_BY_LATEST_REPORTS,
-        "loadBalancerSheddingIntervalMinutes": settings.shedding_interval_s / _SECONDS_PER_MINUTE,
-        "loadBalancerSheddingGracePeriodMinutes": settings.shedding_grace_s / _SECONDS_PER_MINUTE,
+        "loadBalancerSheddingIntervalMinutes": settings.at_s(1 / 30) / _SECONDS_PER_MINUTE,
+        "loadBalancerSheddingGracePeriodMinutes": settings.at_s(1 / 6) / _SECONDS_PER_MINUTE,
         **_NO_HOURLY_LIMITS,
     }
 

@@ -31,7 +31,6 @@ from loadmanager.dev.demo.evidence import (
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
 
-_FOREVER_SHARE = 1.0
 _MOST_HOT = 3
 """Maximum number of brokers with a hot spot. The first hot spot is on one broker, the next ones are on more."""
 _HOT_SPOT_DELAY_S = 1.25
@@ -109,7 +108,7 @@ class Director:
         self._was_completed = True
         while forever:
             self._move_hot_spot()
-            await asyncio.sleep(self._settings.at_s(_FOREVER_SHARE))
+            await asyncio.sleep(self._settings.duration_s)
 
     async def _wait_until_balanced(self) -> None:
         """Wait, up to a limit, until the load is balanced. The measurements come afterwards."""
