@@ -110,9 +110,6 @@ class RecordedLoads:
     def __len__(self) -> int:
         return self.bundles
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.bundles, self.at_s, self.bundle, self.figures, self.factors)
-
     def load_at(self, t_s: float) -> FloatArray:
         return self._until(t_s)[:, :METRICS] * self.factors[:, np.newaxis]
 

@@ -7,6 +7,7 @@ the files of recorded series that a scenario names. Times are seconds since the 
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -336,15 +337,9 @@ class Scenario(Part):
 
 def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[BrokerId, ScenarioBrokers]]:
     """Return each broker of the groups with its id; brokers without a given id are numbered from `first` on."""
-    found = []
-    for group in groups:
-        for _ in range(group.count):
-            if group.id is not None:
-                found.append((group.id, group))
-                continue
-            found.append((BrokerId(f"broker-{first:04d}:8080"), group))
-            first += 1
-    return found
+    number = itertools.count(first)
+    each_broker = (group for group in groups for _ in range(group.count))
+    return [(group.id or BrokerId(f"broker-{next(number):04d}:8080"), group) for group in each_broker]
 
 
 P = TypeVar("P", bound=Part)

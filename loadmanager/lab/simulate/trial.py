@@ -16,9 +16,7 @@ from loadmanager.lab.simulate.fleet_events import (
     BrokersRestart,
     BrokersStop,
     Event,
-    LeaderElected,
     NamespaceSpec,
-    NewNamespace,
 )
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.simulate.run_rules import CostModel, WorldRules
@@ -86,15 +84,11 @@ def _apply_change(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
 
 def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Event]:
     for event in recorded.events:
-        match event:
-            case NewNamespace() | LeaderElected():
-                yield event
-            case BrokerJoins(at_s=at_s, broker=spec):
-                if spec.id not in change.removed:
-                    yield BrokerJoins(at_s, _apply_change(spec, change))
-            case BrokersStop(brokers=brokers) | BrokersRestart(brokers=brokers):
-                if change.removed.isdisjoint(brokers):
-                    yield event
+        if isinstance(event, BrokerJoins):
+            if event.broker.id not in change.removed:
+                yield replace(event, broker=_apply_change(event.broker, change))
+        elif not isinstance(event, BrokersStop | BrokersRestart) or change.removed.isdisjoint(event.brokers):
+            yield event
 
 
 def _without_owners(spec: NamespaceSpec, removed: frozenset[BrokerId]) -> NamespaceSpec:

@@ -60,10 +60,8 @@ class _Row:
 
     first: int
     load: FloatArray
-    topics: int
-    sessions: int
     spec: NamespaceSpec
-    contents: files.TopicContents | None
+    like: files.NamespaceGroup | files.Traces
 
 
 @dataclass(slots=True)
@@ -75,8 +73,7 @@ class _BundleParts:
     row_of: dict[str, int] = field(default_factory=dict)
 
     def add(self, spec: NamespaceSpec, load: FloatArray, like: files.NamespaceGroup | files.Traces) -> None:
-        contents = like.contents if isinstance(like, files.NamespaceGroup) else None
-        self.rows.append(_Row(len(self.names), load, like.topics, like.sessions, spec, contents))
+        self.rows.append(_Row(len(self.names), load, spec, like))
         for number, name in enumerate(spec.bundle_names()):
             self.row_of[name] = self.row_of[f"{spec.name}#{number}"] = len(self.names)
             self.names.append(name)
@@ -215,16 +212,16 @@ def _owners(
 def _workload(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series]) -> ShapedWorkload:
     contents: dict[int, BundleTopics] = {}
     for row in bundles.rows:
-        if row.contents is not None:
-            for number, own in enumerate(row.spec.ranges()):
-                at = row.first + number
-                contents[at] = random_topics(own, row.contents.count, scenario.seed, at, _topic_weight(row.contents))
-    known = bundles.finish(scenario.seed)
+        like = row.like
+        if isinstance(like, files.NamespaceGroup) and like.contents is not None:
+            for at, own in enumerate(row.spec.ranges(), start=row.first):
+                contents[at] = random_topics(own, like.contents.count, scenario.seed, at, _topic_weight(like.contents))
+    sizes = [len(row.load) for row in bundles.rows]
     return ShapedWorkload(
-        known,
+        bundles.finish(scenario.seed),
         np.concatenate([row.load for row in bundles.rows]),
-        np.concatenate([np.full(len(row.load), row.topics, dtype=np.int64) for row in bundles.rows]),
-        np.concatenate([np.full(len(row.load), row.sessions, dtype=np.int64) for row in bundles.rows]),
+        np.repeat([row.like.topics for row in bundles.rows], sizes),
+        np.repeat([row.like.sessions for row in bundles.rows], sizes),
         tuple(_shapes(scenario, bundles, recorded)),
         contents,
     )
