@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -235,10 +235,7 @@ def _json(scenario: Scenario, each: Run) -> str:
             "scenario": scenario.name,
             "strategy": each.strategy,
             "held": each.held,
-            "checks": [
-                {name: getattr(check, name) for name in ("key", "held", "measured", "bound", "sentence")}
-                for check in each.checks
-            ],
+            "checks": each.checks,
             "figures": {
                 "imbalanceMean": mean_imbalance(result),
                 "imbalanceMax": _highest(result.series.imbalance.tolist()),
@@ -258,7 +255,7 @@ def _json(scenario: Scenario, each: Run) -> str:
             "certified": sum_certificates(each.certified) if each.certified else None,
             "seed": result.seed,
             "digest": result.digest(),
-            "series": {column.name: getattr(result.series, column.name) for column in fields(result.series)},
+            "series": result.series,
         },
         option=orjson.OPT_SERIALIZE_NUMPY,
     ).decode()
