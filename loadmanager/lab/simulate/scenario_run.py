@@ -13,6 +13,7 @@ import numpy as np
 from loadmanager.config.dynamic_settings import settings_of, with_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
+from loadmanager.core.model.load import BoolArray
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, DecidedRound
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import PAIRED_STRATEGIES, SHEDDING_STRATEGIES
@@ -121,16 +122,14 @@ def _all_owned(within_s: float, result: Result) -> BoundCheck:
 
 
 def _check_levelled(wanted: Levelled, result: Result) -> BoundCheck:
-    shown_s = _shown_at(result, wanted.after_s, new_brokers=wanted.by == "newBrokers")
-    settled_s = result.find_settled(wanted.after_s, wanted.imbalance)
-    return _in_time("levelled", f"imbalance {_format(wanted.imbalance)}", shown_s, settled_s, wanted.within_s)
+    holds = result.series.imbalance <= wanted.imbalance
+    what = f"imbalance {_format(wanted.imbalance)}"
+    return _in_time("levelled", what, wanted, result, holds, new_brokers=wanted.by == "newBrokers")
 
 
 def _check_relieved(wanted: Relieved, result: Result) -> BoundCheck:
-    shown_s = _shown_at(result, wanted.after_s, new_brokers=False)
-    settled_s = result.find_relieved(wanted.after_s, wanted.usage)
-    what = f"every broker at {_format(100 * wanted.usage)} % or less"
-    return _in_time("relieved", what, shown_s, settled_s, wanted.within_s)
+    holds = result.series.worst_usage <= wanted.usage
+    return _in_time("relieved", f"every broker at {_format(100 * wanted.usage)} % or less", wanted, result, holds)
 
 
 def _shown_at(result: Result, after_s: float, *, new_brokers: bool) -> float | None:
@@ -142,13 +141,16 @@ def _shown_at(result: Result, after_s: float, *, new_brokers: bool) -> float | N
     return float(series.t_s[later[0]]) if len(later) else None
 
 
-def _in_time(key: str, what: str, shown_s: float | None, settled_s: float | None, within_s: float) -> BoundCheck:
-    if settled_s is None:
-        return BoundCheck(key, held=False, measured=None, bound=within_s, sentence=f"Never to stay: {what}")
-    if shown_s is None:
-        return BoundCheck(
-            key, held=False, measured=None, bound=within_s, sentence=f"No report has shown what happened: {what}"
-        )
+def _in_time(
+    key: str, what: str, wanted: Levelled | Relieved, result: Result, holds: BoolArray, *, new_brokers: bool = False
+) -> BoundCheck:
+    """Check the time from the reports that show the event until the condition `holds` (T,) for good."""
+    within_s = wanted.within_s
+    settled_s = result.find_since(wanted.after_s, holds)
+    shown_s = _shown_at(result, wanted.after_s, new_brokers=new_brokers)
+    if settled_s is None or shown_s is None:
+        why = "Never to stay" if settled_s is None else "No report has shown what happened"
+        return BoundCheck(key, held=False, measured=None, bound=within_s, sentence=f"{why}: {what}")
     taken_s = max(settled_s - shown_s, 0.0)
     sentence = (
         f"{what[0].upper()}{what[1:]} {_format(taken_s)} s after the reports, expected within {_format(within_s)} s"

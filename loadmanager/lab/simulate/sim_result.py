@@ -13,7 +13,7 @@ import numpy.typing as npt
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import CPU, MEMORY, FloatArray, IntArray, rated_weights
+from loadmanager.core.model.load import CPU, MEMORY, BoolArray, FloatArray, IntArray, rated_weights
 from loadmanager.core.planning.certificate.bounds import find_pigeonhole
 from loadmanager.core.planning.repeated_moves import NEVER, is_back, share_again, share_back
 from loadmanager.core.strategies.level.level_load import bound_level
@@ -157,15 +157,8 @@ class Result:
         """Return the seconds for which some broker used more than this fraction of its capacity."""
         return self.step_s * int(np.count_nonzero(self.series.worst_usage > usage))
 
-    def find_settled(self, after_s: float, imbalance: float) -> float | None:
-        """Return the first time from `after_s` on after which the imbalance stays at or below this one, if any."""
-        return self._find_since(after_s, self.series.imbalance <= imbalance)
-
-    def find_relieved(self, after_s: float, usage: float) -> float | None:
-        """Return the first time from `after_s` on after which the worst usage stays at or below this one, if any."""
-        return self._find_since(after_s, self.series.worst_usage <= usage)
-
-    def _find_since(self, after_s: float, holds: np.typing.NDArray[np.bool_]) -> float | None:
+    def find_since(self, after_s: float, holds: BoolArray) -> float | None:
+        """Return the first time from `after_s` on after which a condition (T,) always holds, if any."""
         broken = np.flatnonzero(~holds)
         first = max(int(np.searchsorted(self.series.t_s, after_s)), int(broken[-1]) + 1 if len(broken) else 0)
         return float(self.series.t_s[first]) if first < len(self.series) else None

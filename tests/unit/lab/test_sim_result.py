@@ -35,11 +35,11 @@ def test_time_above_counts_only_avoidable_imbalance() -> None:
 
 def test_settled_state_lasts_to_the_end() -> None:
     result = _result([1.0, 2.0, 1.1, 1.0], [1.0] * 4, [0.5, 0.9, 0.9, 0.5])
-    assert result.find_settled(0.0, 1.2) == 120.0
-    assert result.find_settled(150.0, 1.2) == 180.0
-    assert result.find_relieved(0.0, 0.8) == 180.0
-    assert result.find_settled(0.0, 0.5) is None
-    assert result.find_settled(1000.0, 1.2) is None
+    assert result.find_since(0.0, result.series.imbalance <= 1.2) == 120.0
+    assert result.find_since(150.0, result.series.imbalance <= 1.2) == 180.0
+    assert result.find_since(0.0, result.series.worst_usage <= 0.8) == 180.0
+    assert result.find_since(0.0, result.series.imbalance <= 0.5) is None
+    assert result.find_since(1000.0, result.series.imbalance <= 1.2) is None
 
 
 def test_thrash_is_load_moved_back_by_the_balancer_within_four_hours() -> None:
