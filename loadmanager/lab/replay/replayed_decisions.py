@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.core.domain.plan import Assign, Unload, Verdict
+from loadmanager.core.domain.plan import Plan, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.model.snapshot_builder import ModelCheckpoint
@@ -78,11 +78,15 @@ class DecisionInputs:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecisions:
-    """Result of a replayed decision: `steps` as core objects or as JSON mappings, `rng` the generator used, if any."""
+    """Result of a replayed decision: `steps` as they are recorded, `rng` the generator used, if any."""
 
-    steps: Sequence[Assign | Unload | Mapping[str, Any]]
+    steps: Sequence[Mapping[str, Any]]
     verdicts: Sequence[Verdict]
     rng: np.random.Generator | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, rng: np.random.Generator | None = None) -> ReplayedDecisions:
+        return cls([*map(step_as_json, plan.steps)], plan.verdicts, rng)
 
 
 def replay_decision(
@@ -103,9 +107,9 @@ def replay_decision(
         return _shed(kind, began, settings, memory, request)
     if kind == "preview_drain":
         plan, _ = DECISIONS["drain"](began.snapshot, settings, began.states, began.rng, request)
-        return ReplayedDecisions(plan.steps, plan.verdicts)
+        return ReplayedDecisions.of(plan)
     plan, memory.states = DECISIONS[kind](began.snapshot, settings, memory.states, memory.rng, request)
-    return ReplayedDecisions(plan.steps, plan.verdicts, memory.rng)
+    return ReplayedDecisions.of(plan, memory.rng)
 
 
 def _shed(
@@ -114,10 +118,10 @@ def _shed(
     in_progress = request.get("inProgress", 0.0)
     done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, in_progress)
     if kind == "preview_shed":
-        return ReplayedDecisions(done.plan.steps, done.plan.verdicts)
+        return ReplayedDecisions.of(done.plan)
     memory.states, memory.churn = merged(began.states, done.state, memory.states), done.churn_state
     memory.round_rng.bit_generator.state = began.rng.bit_generator.state
-    return ReplayedDecisions(done.plan.steps, done.plan.verdicts, memory.round_rng)
+    return ReplayedDecisions.of(done.plan, memory.round_rng)
 
 
 def _split(settings: PlannerSettings, memory: ReplayedMemory, request: Request) -> ReplayedDecisions:
@@ -163,14 +167,7 @@ class Difference:
 
 
 class Mismatch(Exception):  # noqa: N818 - a finding, not a failure
-    """A recorded value differs from the replayed one."""
-
-    def __init__(self, subject: str, field: str, recorded: object, replayed: object) -> None:
-        super().__init__(subject, field, recorded, replayed)
-        self.subject = subject
-        self.field = field
-        self.recorded = recorded
-        self.replayed = replayed
+    """A recorded value differs from the replayed one: subject, field, and both values."""
 
 
 def compare_value(subject: str, field: str, recorded: object, replayed: object) -> None:
@@ -181,7 +178,7 @@ def compare_value(subject: str, field: str, recorded: object, replayed: object) 
 
 def compare_decision(columns: Mapping[str, Any], replayed: ReplayedDecisions) -> None:
     """Compare steps and verdicts in order; raise `Mismatch` at the first difference."""
-    for recorded, step in zip_longest(columns["steps"] or (), map(_step, replayed.steps)):
+    for recorded, step in zip_longest(columns["steps"] or (), replayed.steps):
         subject = (recorded or step)["bundle"]
         if recorded is None or step is None:
             raise Mismatch(subject, "step", recorded, step)
@@ -244,9 +241,3 @@ def _as_recorded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - a number of numpy's
     return value.item()
-
-
-def _step(step: Assign | Unload | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(step, Mapping):
-        return step
-    return step_as_json(step)

@@ -207,16 +207,7 @@ class Replay:
 
     def _differs(self, item: Item, mismatch: Mismatch) -> None:
         kind = item.columns["kind"] if isinstance(item, Row) else "report"
-        self.outcome.difference = Difference(
-            item.at_ms,
-            item.epoch,
-            item.sequence,
-            str(kind),
-            mismatch.subject,
-            mismatch.field,
-            mismatch.recorded,
-            mismatch.replayed,
-        )
+        self.outcome.difference = Difference(item.at_ms, item.epoch, item.sequence, str(kind), *mismatch.args)
 
     # Inputs
 
