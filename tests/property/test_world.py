@@ -32,7 +32,7 @@ from loadmanager.lab.simulate.fleet_events import (
 )
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import DiurnalShape, NoiseShape, heavy_tailed, random_topics
+from loadmanager.lab.simulate.workload import DiurnalShape, LoadShape, NoiseShape, heavy_tailed, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 
 _BROKERS = [spec.id for spec in brokers_named(4)]
@@ -70,7 +70,7 @@ def _run(seed: int, events: list[Event], strategy: str, *, with_topics: bool, ch
     own = (
         {row: random_topics(each, 12, seed, row) for row, each in enumerate(_SPECS[0].ranges())} if with_topics else {}
     )
-    shapes = [NoiseShape(spread=0.2), DiurnalShape(amplitude=0.5, period_s=1800.0)]
+    shapes: list[LoadShape] = [NoiseShape(spread=0.2), DiurnalShape(amplitude=0.5, period_s=1800.0)]
     workload = steady(weights, load_of(12.0), shapes=shapes, contents=own, seed=seed)
     more: list[Event] = [
         NewNamespace(100.0, later),

@@ -197,9 +197,11 @@ class RampShape(Part):
         risen = float(t_s >= self.from_s)
         if self.until_s > self.from_s:
             risen = min(max((t_s - self.from_s) / (self.until_s - self.from_s), 0.0), 1.0)
+        factor = 1.0 + (self.factor - 1.0) * risen
+        if self.bundles is None:
+            return np.full(len(bundles), factor)
         factors = np.ones(len(bundles))
-        rows = slice(None) if self.bundles is None else [bundles.row_of[name] for name in self.bundles]
-        factors[rows] = 1.0 + (self.factor - 1.0) * risen
+        factors[[bundles.row_of[name] for name in self.bundles]] = factor
         return factors
 
 
