@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import cast
 
 from aiohttp import web
 
@@ -19,14 +20,14 @@ from loadmanager.http.messages import MAX_BODY_BYTES, json_bytes, json_response,
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, administer, operate, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.node import Node
+from loadmanager.wire.control_records import ControlsData, controls_of, standing_data_of
 from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 from loadmanager.wire.operator_config import (
     Changes,
+    NamespaceShape,
     OperatorConfigDocument,
-    StoredOperatorConfig,
     decode_operator_config,
     find_changes,
-    standing,
 )
 
 _CREATED_AT_A_TIME = 50
@@ -73,38 +74,39 @@ class ImportHandlers(LeaderHandlers[Node]):
 
         return await self._forwarder.run_on_leader(request, act, _IMPORT_TIMEOUT_S)
 
-    def _current(self) -> StoredOperatorConfig:
-        operator_config = self._node.mirror.operator_config
-        return StoredOperatorConfig(
-            {name: record.state.bundles for name, record in self._node.mirror.namespaces.items()},
-            operator_config.isolation,
-            operator_config.failure_domains,
-            operator_config.anti_affinity,
-            standing(operator_config.controls),
-            self._node.live.overrides,
-            operator_config.learned,
+    def _current(self) -> OperatorConfigDocument:
+        operator_config, namespaces = self._node.mirror.operator_config, self._node.mirror.namespaces
+        return OperatorConfigDocument(
+            namespaces={name: NamespaceShape.of(record.state.bundles) for name, record in namespaces.items()},
+            isolation_policies=dict(operator_config.isolation),
+            failure_domains=dict(operator_config.failure_domains),
+            anti_affinity_groups=dict(operator_config.anti_affinity),
+            controls=standing_data_of(operator_config.controls),
+            configuration=dict(self._node.live.overrides),
+            learned=operator_config.learned,
         )
 
-    async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
+    async def _create(self, wanted: Mapping[str, NamespaceShape]) -> None:
         missing = [name for name in wanted if name not in self._node.mirror.namespaces]
         for first in range(0, len(missing), _CREATED_AT_A_TIME):
             part = missing[first : first + _CREATED_AT_A_TIME]
-            await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
+            await asyncio.gather(*(self._create_one(name, wanted[name].value()) for name in part))
 
     async def _create_one(self, name: str, bundles: NamespaceBundles) -> None:
         with contextlib.suppress(NamespaceExistsError):
             await self._node.bundles.create_namespace(NamespaceName.parse(name), bundles)
 
-    async def _lay_down(self, wanted: StoredOperatorConfig) -> None:
-        isolation, domains, groups = wanted.isolation, wanted.failure_domains, wanted.anti_affinity
-        controls, configuration = wanted.controls, wanted.configuration
+    async def _lay_down(self, wanted: OperatorConfigDocument) -> None:
+        isolation, domains, groups = wanted.isolation_policies, wanted.failure_domains, wanted.anti_affinity_groups
+        configuration = wanted.configuration
         if isolation is not None:
             await self._node.operators.update_isolation(lambda _: isolation)
         if domains is not None:
             await self._node.operators.update_failure_domains(lambda _: domains)
         if groups is not None:
             await self._node.operators.update_anti_affinity(lambda _: groups)
-        if controls is not None:
+        if wanted.controls is not None:
+            controls = controls_of(cast("ControlsData", wanted.controls))
             await self._node.operators.update_controls(
                 lambda now: replace(controls, draining=now.draining, returning=now.returning, held_off=now.held_off)
             )

@@ -23,7 +23,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.util.atomic_write import whole
 
 if TYPE_CHECKING:
-    from loadmanager.wire.operator_config import StoredOperatorConfig
+    from loadmanager.wire.operator_config import OperatorConfigDocument
 
 _STANDARD = "-"
 _WIDTH = 120
@@ -58,13 +58,11 @@ def export(
         raise SystemExit(EXIT_FAILURE)
 
 
-def _text_of(operator_config: StoredOperatorConfig, url: str) -> str:
-    import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
+def _text_of(operator_config: OperatorConfigDocument, url: str) -> str:
+    import yaml  # noqa: PLC0415 - it takes its time to load
 
-    from loadmanager.wire.operator_config import document_of  # noqa: PLC0415
-
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    content = document_of(operator_config, at, url).model_dump(mode="json", by_alias=True, exclude_none=True)
+    origin = {"exported_at": datetime.now(UTC).isoformat(timespec="seconds"), "exported_from": url}
+    content = operator_config.model_copy(update=origin).model_dump(mode="json", by_alias=True, exclude_none=True)
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
 
 

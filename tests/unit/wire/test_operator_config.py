@@ -5,36 +5,40 @@ from typing import Any
 
 import pytest
 
-from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.control_records import standing_data_of
 from loadmanager.wire.operator_config import (
-    StoredOperatorConfig,
+    NamespaceShape,
+    OperatorConfigDocument,
     decode_operator_config,
-    document_of,
     find_changes,
-    standing,
 )
 
 BUNDLE = "t/ns/0x00000000_0x40000000"
-EVERYTHING = StoredOperatorConfig(
-    {
-        "t/ns": NamespaceBundles(equal_boundaries(4)),
-        "t/cut": NamespaceBundles((0, 0x1000, 0xFFFFFFFF), HashFunction.CRC32),
+EVERYTHING = OperatorConfigDocument(
+    exported_at="2026-11-22T19:00:00+00:00",
+    exported_from="zk:a:2181",
+    namespaces={
+        "t/ns": NamespaceShape(bundles=4),
+        "t/cut": NamespaceShape(
+            boundaries=["0x00000000", "0x00001000", "0xffffffff"], hash_function=HashFunction.CRC32
+        ),
     },
-    {"docs": {"namespaces": ["docs/.*"], "primary": ["b1"]}},
-    {"east": {"brokers": ["b1:8080"]}},
-    {"t/ns": "rack"},
-    Controls(
-        excluded=frozenset({BrokerId("b2:8080")}),
-        pinned={BUNDLE: BrokerId("b1:8080")},
-        frozen_bundles={BUNDLE: "load test"},
-        frozen="incident",
-        dry_run=True,
-    ),
-    {"loadBalancerSheddingIntervalMinutes": "5"},
-    {
+    isolation_policies={"docs": {"namespaces": ["docs/.*"], "primary": ["b1"]}},
+    failure_domains={"east": {"brokers": ["b1:8080"]}},
+    anti_affinity_groups={"t/ns": "rack"},
+    controls={
+        "excluded": ["b2:8080"],
+        "pinned": {BUNDLE: "b1:8080"},
+        "frozenBundles": {BUNDLE: "load test"},
+        "frozen": "incident",
+        "dryRun": True,
+    },
+    configuration={"loadBalancerSheddingIntervalMinutes": "5"},
+    learned={
         "run": "r",
         "publishedAt": 1,
         "history": "/h",
@@ -53,31 +57,37 @@ EVERYTHING = StoredOperatorConfig(
 )
 
 
-def written(operator_config: StoredOperatorConfig, **changed: object) -> bytes:
-    content = document_of(operator_config, "2026-11-22T19:00:00+00:00", "zk:a:2181").model_dump(
-        mode="json", by_alias=True, exclude_none=True
-    )
+NOTHING = OperatorConfigDocument()
+
+
+def written(operator_config: OperatorConfigDocument, **changed: object) -> bytes:
+    content = operator_config.model_dump(mode="json", by_alias=True, exclude_none=True)
     return json.dumps(content | changed).encode()
 
 
-@pytest.mark.parametrize(
-    "operator_config", [EVERYTHING, StoredOperatorConfig(), StoredOperatorConfig({}, {}, {}, {}, Controls(), {})]
+EMPTY = OperatorConfigDocument(
+    namespaces={},
+    isolation_policies={},
+    failure_domains={},
+    anti_affinity_groups={},
+    controls={},
+    configuration={},
 )
-def test_operator_config_survives_a_round_trip(operator_config: StoredOperatorConfig) -> None:
+
+
+@pytest.mark.parametrize("operator_config", [EVERYTHING, NOTHING, EMPTY])
+def test_operator_config_survives_a_round_trip(operator_config: OperatorConfigDocument) -> None:
     assert decode_operator_config(written(operator_config), "file") == operator_config
 
 
 def test_equal_bundles_are_written_as_a_count() -> None:
-    content = json.loads(written(EVERYTHING))
-    assert content["namespaces"] == {
-        "t/cut": {"boundaries": ["0x00000000", "0x00001000", "0xffffffff"], "hashFunction": "crc32"},
-        "t/ns": {"bundles": 4, "hashFunction": "murmur3_32"},
-    }
+    boundaries = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
+    assert NamespaceShape.of(NamespaceShape(boundaries=boundaries).value()) == NamespaceShape(bundles=4)
 
 
 def test_temporary_controls_are_not_exported() -> None:
     moment = Controls(draining={BrokerId("b:1"): DrainOrder(1.0)}, held_off={BrokerId("b:2"): 2.0}, frozen="incident")
-    assert standing(moment) == Controls(frozen="incident")
+    assert standing_data_of(moment) == standing_data_of(Controls(frozen="incident"))
 
 
 @pytest.mark.parametrize(
@@ -108,17 +118,17 @@ def test_invalid_operator_config_is_rejected_by_key(changed: dict[str, Any], say
     assert says in str(refused.value)
 
 
-def changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) -> list[str]:
+def changes(current: OperatorConfigDocument, wanted: OperatorConfigDocument) -> list[str]:
     return [f"{each.change} {each.kind} {each.name}" for each in find_changes(current, wanted)]
 
 
 def test_nothing_changes_when_current_equals_wanted() -> None:
     assert find_changes(EVERYTHING, EVERYTHING) == []
-    assert find_changes(EVERYTHING, StoredOperatorConfig()) == [], "what it does not speak of stays"
+    assert find_changes(EVERYTHING, NOTHING) == [], "what it does not speak of stays"
 
 
 def test_empty_cluster_gets_everything_created() -> None:
-    assert changes(StoredOperatorConfig(), EVERYTHING) == [
+    assert changes(NOTHING, EVERYTHING) == [
         "create namespace t/cut",
         "create namespace t/ns",
         "create isolation policy docs",
@@ -135,9 +145,8 @@ def test_empty_cluster_gets_everything_created() -> None:
 
 
 def test_unwanted_entries_are_removed_except_namespaces() -> None:
-    wanted = StoredOperatorConfig(
-        {"t/ns": NamespaceBundles(equal_boundaries(8))}, {}, {}, {"t/ns": "other"}, Controls(), {}
-    )
+    changed = {"namespaces": {"t/ns": NamespaceShape(bundles=8)}, "anti_affinity_groups": {"t/ns": "other"}}
+    wanted = EMPTY.model_copy(update=changed)
     assert changes(EVERYTHING, wanted) == [
         "differs namespace t/ns",
         "remove isolation policy docs",
