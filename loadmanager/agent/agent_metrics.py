@@ -51,10 +51,10 @@ class AgentMetrics:
         self._gauge(name, description).set_function(value)
 
     def show_usage(self, usage: HostUsage) -> None:
-        for name, resource in usage.by_name().items():
-            percent = percent_of(resource.usage, resource.limit)
+        for name, resource in usage.items():
+            percent = percent_of(resource["usage"], resource["limit"])
             self._usage[name].labels(broker_host(self._broker), "loadBalancing").set(percent)
-            self._limit_known.labels(_SHOWN[name]).set(resource.is_known)
+            self._limit_known.labels(_SHOWN[name]).set(resource["limit"] > 0)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         return Gauge(f"loadmanager_agent_{name}", description, labels, registry=self.registry)

@@ -12,6 +12,7 @@ from loadmanager.agent.agent_server import AgentServer
 from loadmanager.agent.broker_watch import BrokerExit, BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants, Leases
 from loadmanager.agent.host_readings import Roots
+from loadmanager.agent.host_usage import unknown_limits
 from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.agent.ownership_query import OpenTopics, OwnershipQuestions
 from loadmanager.agent.presence import BrokerProcess, PresencePhase
@@ -182,7 +183,7 @@ class Agent:
             "brokerPid": process[0] if process else None,
             "grantedTopics": len(self.grants),
             "highestEpoch": self.grants.highest_epoch,
-            "unknownLimits": list(self.sampler.usage.unknown_limits()),
+            "unknownLimits": list(unknown_limits(self.sampler.usage)),
             "measured": self.sampler.scope,
             "notMeasured": self.sampler.fault(),
             "brokersOnHost": self.sampler.agents_on_host,

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
+from loadmanager.agent.bundle_stats import topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.core.domain.names import TopicName
@@ -36,6 +36,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import PeerUnavailableError
 from loadmanager.net.liveness import has_socket, inode_at_other_end, pid_that_connected
+from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.http_bodies import BrokerStats
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class BrokerWatch:
         self._stats: BrokerStats | None = None
         self._stats_at_s = clock()
         self._stats_failed = False
-        self._loads: Mapping[str, OpenTopicLoad] = {}
+        self._loads: Mapping[str, NamespaceBundleStats] = {}
         self._granted_at_s: dict[str, float] = {}
         self._dead: BrokerProcess | None = None
         self._looks_without_question = 0
@@ -82,7 +83,7 @@ class BrokerWatch:
     @property
     def process(self) -> BrokerProcess | None:
         """The broker's process; None if there is none to register."""
-        return _process_of(self._stats) if self._stats else None
+        return self._stats.process if self._stats else None
 
     @property
     def sole_process(self) -> BrokerProcess | None:
@@ -100,7 +101,7 @@ class BrokerWatch:
         return self._stats_at_s
 
     @property
-    def loads(self) -> Mapping[str, OpenTopicLoad]:
+    def loads(self) -> Mapping[str, NamespaceBundleStats]:
         return self._loads
 
     @property
@@ -145,7 +146,7 @@ class BrokerWatch:
             await self._without_answer(str(error))
         else:
             self._stuck.read_statistics(stats, self._grants.granted, self._clock())
-            if _process_of(stats) == self._dead:
+            if stats.process == self._dead:
                 return
             if self._stats is None and self._stuck.asks_for_no_lease(self._clock()):
                 return
@@ -181,10 +182,6 @@ class BrokerWatch:
         log.warning("broker_gone", reason=reason)
         self._stats, self._loads, self._stats_failed = None, {}, True
         self._on_change()
-
-
-def _process_of(stats: BrokerStats) -> BrokerProcess:
-    return stats.pid, stats.start_timestamp
 
 
 NO_LEASE_S = 10.0
@@ -230,7 +227,7 @@ class StuckDetector:
 
         Nothing is concluded from statistics without `opening`: they do not say which topics are being opened.
         """
-        if self._process != (stats.pid, stats.start_timestamp):
+        if self._process != stats.process:
             self._reset(stats, granted)
         has_opened = self._opened is not None and stats.opened is not None and stats.opened > self._opened
         self._opened = stats.opened
@@ -243,7 +240,7 @@ class StuckDetector:
                 self._failed_to_open_s, self._granted_in_time = now_s, granted
 
     def _reset(self, stats: BrokerStats, granted: int) -> None:
-        self._process, self._asked_s, self._opened = (stats.pid, stats.start_timestamp), None, None
+        self._process, self._asked_s, self._opened = stats.process, None, None
         self._without_topics, self._granted_in_time = 0, granted
         self._failed_to_open_s = -math.inf
         self._refused.clear()

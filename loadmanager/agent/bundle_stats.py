@@ -7,7 +7,6 @@ time comes from the broker's own clock (`monotonicS`), so network delay does not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from loadmanager.agent.host_usage import Traffic
@@ -19,36 +18,15 @@ _SHORTEST_AGE_S = 10.0
 """Minimum age of an open topic in a rate: reconnecting clients send a backlog at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTopicLoad:
-    """Messages and bytes per second of one topic, and its numbers of producers and consumers."""
-
-    msg_rate_in: float
-    msg_rate_out: float
-    msg_throughput_in: float
-    msg_throughput_out: float
-    producers: int
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True)
-class BundleLoads:
-    """Load by full bundle name. `unmapped` topics have no known bundle and are not counted in any."""
-
-    bundles: Mapping[str, NamespaceBundleStats]
-    unmapped: tuple[str, ...]
-
-
 def topic_loads(
     previous: BrokerStats | None, current: BrokerStats, ages_s: Mapping[str, float] = MappingProxyType({})
-) -> dict[str, OpenTopicLoad] | None:
+) -> dict[str, NamespaceBundleStats] | None:
     """Return the load of each topic since `previous`, or since it was opened if that is less than `ages_s` ago.
 
     Rates are 0 without `previous`, or if `previous` is from another process. Return None if no time has passed on the
     broker's clock; the previous result still holds then.
     """
-    same_process = previous is not None and _process(previous) == _process(current)
-    if previous is None or not same_process:
+    if previous is None or previous.process != current.process:
         return {entry.topic: _load(entry, entry, 1.0, 1.0) for entry in current.topics}
     elapsed_s = current.monotonic_s - previous.monotonic_s
     if elapsed_s < _SHORTEST_INTERVAL_S:
@@ -61,8 +39,10 @@ def topic_loads(
     return loads
 
 
-def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
-    """Add the topics' loads by bundle; `find_bundle` maps a topic to the full name of its bundle."""
+def bundle_loads(
+    loads: Mapping[str, NamespaceBundleStats], find_bundle: Callable[[str], str | None]
+) -> tuple[dict[str, NamespaceBundleStats], list[str]]:
+    """Add the topics' loads by full bundle name, sorted; also return the topics for which `find_bundle` has no name."""
     bundles: dict[str, NamespaceBundleStats] = {}
     unmapped = []
     for topic, load in loads.items():
@@ -70,23 +50,21 @@ def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str]
         if bundle is None:
             unmapped.append(topic)
         else:
-            _add(bundles.setdefault(bundle, NO_STATS.copy()), load)
-    return BundleLoads({name: bundles[name] for name in sorted(bundles)}, tuple(unmapped))
+            total = bundles.setdefault(bundle, NO_STATS.copy())
+            for name in load:
+                total[name] += load[name]  # type: ignore[literal-required]  # a field of both
+    return dict(sorted(bundles.items())), unmapped
 
 
-def traffic(loads: Mapping[str, OpenTopicLoad]) -> Traffic:
+def traffic(loads: Mapping[str, NamespaceBundleStats]) -> Traffic:
     """Return the total bytes per second of all topics of the broker."""
     return Traffic(
-        in_bytes_per_s=sum(load.msg_throughput_in for load in loads.values()),
-        out_bytes_per_s=sum(load.msg_throughput_out for load in loads.values()),
+        in_bytes_per_s=sum(load["msgThroughputIn"] for load in loads.values()),
+        out_bytes_per_s=sum(load["msgThroughputOut"] for load in loads.values()),
     )
 
 
-def _process(stats: BrokerStats) -> tuple[int, int]:
-    return stats.pid, stats.start_timestamp
-
-
-def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float, age_s: float) -> OpenTopicLoad:
+def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float, age_s: float) -> NamespaceBundleStats:
     """Return the load of a topic; `age_s` is the time since it was opened, for one that was not open before."""
     deltas = _counters(now)
     growth = None if before is None else tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
@@ -96,25 +74,16 @@ def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float, age_s: f
     else:
         deltas = growth
     messages_in, messages_out, bytes_in, bytes_out = deltas
-    return OpenTopicLoad(
-        msg_rate_in=messages_in / elapsed_s,
-        msg_rate_out=messages_out / elapsed_s,
-        msg_throughput_in=bytes_in / elapsed_s,
-        msg_throughput_out=bytes_out / elapsed_s,
-        producers=now.producers,
-        consumers=now.consumers,
+    return NamespaceBundleStats(
+        msgRateIn=messages_in / elapsed_s,
+        msgRateOut=messages_out / elapsed_s,
+        msgThroughputIn=bytes_in / elapsed_s,
+        msgThroughputOut=bytes_out / elapsed_s,
+        producerCount=now.producers,
+        consumerCount=now.consumers,
+        topics=1,
     )
 
 
 def _counters(entry: TopicStats) -> tuple[int, ...]:
     return entry.messages_in, entry.messages_out, entry.bytes_in, entry.bytes_out
-
-
-def _add(total: NamespaceBundleStats, load: OpenTopicLoad) -> None:
-    total["msgRateIn"] += load.msg_rate_in
-    total["msgRateOut"] += load.msg_rate_out
-    total["msgThroughputIn"] += load.msg_throughput_in
-    total["msgThroughputOut"] += load.msg_throughput_out
-    total["producerCount"] += load.producers
-    total["consumerCount"] += load.consumers
-    total["topics"] += 1

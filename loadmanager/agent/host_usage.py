@@ -14,7 +14,9 @@ sum). If there are only virtual NICs (a container), a declared speed applies to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from loadmanager.wire.broker_data import ResourceUsage
 
 _KBIT_PER_GBIT = 1_000_000
 _KBIT_PER_MBIT = 1_000
@@ -53,41 +55,17 @@ class HostReading:
     nics: tuple[Nic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """Usage and limit of one resource; `limit` 0: unknown."""
+_UNKNOWN = ResourceUsage(usage=0.0, limit=0.0)
 
-    usage: float = 0.0
-    limit: float = 0.0
+HostUsage = Mapping[str, ResourceUsage]
+"""The five resources of a report, by their names there. Direct memory exists only in a JVM and stays unknown."""
 
-    @property
-    def is_known(self) -> bool:
-        return self.limit > 0
+NOTHING_KNOWN: HostUsage = dict.fromkeys(("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"), _UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class HostUsage:
-    """The five resources of a report. Direct memory exists only in a JVM and stays unknown."""
-
-    cpu: Resource = field(default=Resource())
-    memory: Resource = field(default=Resource())
-    direct_memory: Resource = field(default=Resource())
-    bandwidth_in: Resource = field(default=Resource())
-    bandwidth_out: Resource = field(default=Resource())
-
-    def by_name(self) -> dict[str, Resource]:
-        """Return the resources by their names in the report."""
-        return {
-            "cpu": self.cpu,
-            "memory": self.memory,
-            "directMemory": self.direct_memory,
-            "bandwidthIn": self.bandwidth_in,
-            "bandwidthOut": self.bandwidth_out,
-        }
-
-    def unknown_limits(self) -> tuple[str, ...]:
-        """Names of the resources without a known limit, as in the report."""
-        return tuple(name for name, resource in self.by_name().items() if not resource.is_known)
+def unknown_limits(usage: HostUsage) -> tuple[str, ...]:
+    """Return the names of the resources without a known limit."""
+    return tuple(name for name, resource in usage.items() if resource["limit"] <= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +91,14 @@ def usage_between(
     limit = bandwidth_limit(current.nics, nic_speed_gbps)
     if traffic is None:
         traffic = _nic_traffic(previous, current, elapsed_s)
-    return HostUsage(
-        cpu=Resource(_cpu_percent(previous, current, elapsed_s), _PERCENT * current.cores),
-        memory=Resource(current.memory_used_bytes / _BYTES_PER_MIB, current.memory_limit_bytes / _BYTES_PER_MIB),
-        bandwidth_in=Resource(_kbit(traffic.in_bytes_per_s), limit or 0.0),
-        bandwidth_out=Resource(_kbit(traffic.out_bytes_per_s), limit or 0.0),
-    )
+    memory_limit = current.memory_limit_bytes / _BYTES_PER_MIB
+    return {
+        **NOTHING_KNOWN,
+        "cpu": ResourceUsage(usage=_cpu_percent(previous, current, elapsed_s), limit=_PERCENT * current.cores),
+        "memory": ResourceUsage(usage=current.memory_used_bytes / _BYTES_PER_MIB, limit=memory_limit),
+        "bandwidthIn": ResourceUsage(usage=_kbit(traffic.in_bytes_per_s), limit=limit or 0.0),
+        "bandwidthOut": ResourceUsage(usage=_kbit(traffic.out_bytes_per_s), limit=limit or 0.0),
+    }
 
 
 def why_bandwidth_is_unknown(nics: tuple[Nic, ...]) -> str:

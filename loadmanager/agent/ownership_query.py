@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.bundle_stats import OpenTopicLoad
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict
 from loadmanager.agent.node_queries import Awaited, LoadManagerNodes, NamespaceCache
 from loadmanager.core.domain.bundles import NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.wire.broker_data import NO_STATS, NamespaceBundleStats
 from loadmanager.wire.http_bodies import OpenTopic, OwnerAnswer, TopicsAnswer
 
 log = structlog.get_logger(__name__)
@@ -103,9 +103,6 @@ class OwnershipQuestions:
             self._namespaces.note(claim.bundle)
 
 
-_IDLE = OpenTopicLoad(0.0, 0.0, 0.0, 0.0, 0, 0)
-
-
 class OpenTopics:
     """Topics that the broker may have open.
 
@@ -117,7 +114,7 @@ class OpenTopics:
         self,
         namespaces: NamespaceCache,
         topics_of: Callable[[NamespaceName], Iterable[str]],
-        loads: Callable[[], Mapping[str, OpenTopicLoad]],
+        loads: Callable[[], Mapping[str, NamespaceBundleStats]],
         on_new_bundles: Callable[[], None],
     ) -> None:
         self._namespaces = namespaces
@@ -138,17 +135,7 @@ class OpenTopics:
         for topic in sorted(self._topics_of(bundle.namespace)):
             value = topic_hash(topic, bundles.hash_function)
             if value in bundle.range:
-                load = loads.get(topic, _IDLE)
-                topics.append(
-                    OpenTopic(
-                        topic=topic,
-                        hash=value,
-                        msg_rate_in=load.msg_rate_in,
-                        msg_rate_out=load.msg_rate_out,
-                        msg_throughput_in=load.msg_throughput_in,
-                        msg_throughput_out=load.msg_throughput_out,
-                    )
-                )
+                topics.append(OpenTopic.model_validate({"topic": topic, "hash": value, **loads.get(topic, NO_STATS)}))
         return TopicsAnswer(bundle=str(bundle), topics=topics)
 
     def take_boundaries(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:

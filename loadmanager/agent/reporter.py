@@ -12,7 +12,7 @@ import structlog
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import bundle_loads
-from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.node_queries import NamespaceCache
 from loadmanager.agent.registration import Registrar
 from loadmanager.config.agent_settings import AgentSettings
@@ -29,12 +29,11 @@ from loadmanager.wire.broker_data import (
     HealthData,
     LocalBrokerData,
     NamespaceBundleStats,
-    ResourceUsage,
     encode_local_broker_data,
     health_of,
     load_and_usage_of,
 )
-from loadmanager.wire.http_bodies import HealthStats
+from loadmanager.wire.http_bodies import BrokerStats
 
 log = structlog.get_logger(__name__)
 
@@ -64,18 +63,6 @@ def identity_of(settings: AgentSettings, agent_url: str, agent_life: str) -> Loc
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSources:
-    """All other input of a report; `bundles` is the load by full bundle name."""
-
-    usage: HostUsage
-    bundles: Mapping[str, NamespaceBundleStats]
-    version: str
-    start_timestamp_ms: int
-    health: HealthStats | None = None
-    stuck: str | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
     record: LocalBrokerData
@@ -83,31 +70,35 @@ class _Report:
 
 
 def build_report(
-    identity: LocalBrokerData, now: ReportSources, written: LocalBrokerData | None, now_ms: int
+    identity: LocalBrokerData,
+    usage: HostUsage,
+    bundles: Mapping[str, NamespaceBundleStats],
+    stats: BrokerStats | None,
+    written: LocalBrokerData | None,
+    now_ms: int,
 ) -> LocalBrokerData:
-    """Build the current report; `identity` has its constant fields.
+    """Build the current report; `identity` has its constant fields, `bundles` the load by full bundle name.
 
     Gains and losses are relative to `written`, the last report in the store.
     """
-    names = sorted(now.bundles)
+    names = sorted(bundles)
     before = set((written or {}).get("bundles") or ())
     record: LocalBrokerData = {
         **identity,
-        **cast("LocalBrokerData", {name: _wire(resource) for name, resource in now.usage.by_name().items()}),
+        **cast("LocalBrokerData", usage),
         "lastUpdate": now_ms,
-        "lastStats": {name: now.bundles[name] for name in names},
+        "lastStats": {name: bundles[name] for name in names},
         "numBundles": len(names),
         "bundles": names,
         "lastBundleGains": [name for name in names if name not in before],
         "lastBundleLosses": sorted(before.difference(names)),
-        "brokerVersionString": now.version,
-        "startTimestamp": now.start_timestamp_ms,
+        "brokerVersionString": stats.version if stats else "",
+        "startTimestamp": stats.start_timestamp if stats else 0,
     }
-    if now.health is not None and (figures := now.health.model_dump(by_alias=True, exclude_none=True)):
+    health = stats.health if stats else None
+    if health is not None and (figures := health.model_dump(by_alias=True, exclude_none=True)):
         record["health"] = cast("HealthData", figures)
-    if now.stuck is not None:
-        record["stuck"] = now.stuck
-    _add_sums(record, now.bundles.values())
+    _add_sums(record, bundles.values())
     record["maxResourceUsage"] = UsedResources.of(load_and_usage_of(record).usage).most()
     return record
 
@@ -223,18 +214,12 @@ class Reporter:
         log.info("report_written", reason=due.reason, figure=due.figure, bundles=report.record["numBundles"])
 
     def _build(self, written: _Report | None) -> _Report:
-        loads = bundle_loads(self._watch.loads, self._bundle_of)
-        self._metrics.unmapped_topics.set(len(loads.unmapped))
-        stats = self._watch.stats
-        now = ReportSources(
-            usage=self._host_usage(),
-            bundles=loads.bundles,
-            version=stats.version if stats else "",
-            start_timestamp_ms=stats.start_timestamp if stats else 0,
-            health=stats.health if stats else None,
-            stuck=self._find_fault(),
-        )
-        record = build_report(self._identity, now, written.record if written else None, clock.now_ms())
+        bundles, unmapped = bundle_loads(self._watch.loads, self._bundle_of)
+        self._metrics.unmapped_topics.set(len(unmapped))
+        before = written.record if written else None
+        record = build_report(self._identity, self._host_usage(), bundles, self._watch.stats, before, clock.now_ms())
+        if (fault := self._find_fault()) is not None:
+            record["stuck"] = fault
         return _Report(record, ReportFigures.of(*load_and_usage_of(record), self._weights, self._clock()))
 
     def _bundle_of(self, topic: str) -> str | None:
@@ -245,10 +230,6 @@ class Reporter:
 def pack_report(record: LocalBrokerData) -> bytes:
     """Encode the record as a znode. Call it in a thread: many bundles take long."""
     return znode_codec.pack_rounded(lambda digits: encode_local_broker_data(record, digits))
-
-
-def _wire(resource: Resource) -> ResourceUsage:
-    return ResourceUsage(usage=resource.usage, limit=resource.limit)
 
 
 def _limits(record: LocalBrokerData) -> list[float]:

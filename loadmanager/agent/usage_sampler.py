@@ -24,7 +24,13 @@ from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import traffic
 from loadmanager.agent.host_readings import Roots, find_limits, is_in_container, read_host, read_process
-from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
+from loadmanager.agent.host_usage import (
+    NOTHING_KNOWN,
+    HostReading,
+    unknown_limits,
+    usage_between,
+    why_bandwidth_is_unknown,
+)
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.net.liveness import listens_at
@@ -78,7 +84,7 @@ class UsageSampler:
         self._subject: tuple[int, BrokerProcess | None] = (1, None)
         self.scope = "unknown"
         """Scope of the last measurement: `host`, `process` or `unknown`."""
-        self.usage = HostUsage()
+        self.usage = NOTHING_KNOWN
         self.measured_at_s = clock()
 
     @property
@@ -112,7 +118,7 @@ class UsageSampler:
                 log.warning("broker_not_measured", why=fault)
         of_process = scope == "process"
         if reading is None:
-            self.usage = HostUsage()
+            self.usage = NOTHING_KNOWN
         else:
             own_traffic = traffic(self._watch.loads) if of_process else None
             self.usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
@@ -160,7 +166,7 @@ class UsageSampler:
         return listens_at(pid, self._port) is not False
 
     def _say_what_is_unknown(self, reading: HostReading | None) -> None:
-        unknown = self.usage.unknown_limits()
+        unknown = unknown_limits(self.usage)
         if unknown == self._unknown:
             return
         self._unknown = unknown

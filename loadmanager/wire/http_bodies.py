@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from loadmanager.core.domain.bundles import HashFunction
-from loadmanager.core.domain.names import HASH_SPACE_END
+from loadmanager.core.domain.names import HASH_SPACE_END, TopicName
 from loadmanager.wire.validation import Amount, WireModel
 
 if TYPE_CHECKING:  # not installed with agents
@@ -309,16 +310,27 @@ class TopicsAnswer(WireModel):
     topics: list[OpenTopic]
 
 
+TopicCount = Annotated[int, Field(ge=0, le=2**62)]
+"""At 100 Gbit/s, one topic reaches 2^62 bytes after more than ten years."""
+
+
 class TopicStats(WireModel):
     """Counters of one open topic since it was opened."""
 
-    topic: str
-    messages_in: Annotated[int, Field(ge=0)] = 0
-    messages_out: Annotated[int, Field(ge=0)] = 0
-    bytes_in: Annotated[int, Field(ge=0)] = 0
-    bytes_out: Annotated[int, Field(ge=0)] = 0
-    producers: Annotated[int, Field(ge=0)] = 0
-    consumers: Annotated[int, Field(ge=0)] = 0
+    topic: Annotated[str, AfterValidator(lambda name: str(TopicName.parse(name)))]
+    messages_in: TopicCount = 0
+    messages_out: TopicCount = 0
+    bytes_in: TopicCount = 0
+    bytes_out: TopicCount = 0
+    producers: TopicCount = 0
+    consumers: TopicCount = 0
+
+
+def _check_each_once(topics: list[TopicStats]) -> list[TopicStats]:
+    names = Counter(each.topic for each in topics)
+    if len(names) < len(topics):
+        raise ValueError(f"topic {names.most_common(1)[0][0][:80]!r} is listed twice")
+    return topics
 
 
 class HealthStats(WireModel):
@@ -344,10 +356,15 @@ class BrokerStats(WireModel):
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
-    topics: list[TopicStats] = Field(default_factory=list)
+    topics: Annotated[list[TopicStats], AfterValidator(_check_each_once)] = Field(default_factory=list)
     opening: list[str] | None = None
     opened: Annotated[int, Field(ge=0)] | None = None
     health: HealthStats | None = None
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """The broker's process: its pid and the start time that it reports."""
+        return self.pid, self.start_timestamp
 
 
 class TopicsOfBundle(WireModel):

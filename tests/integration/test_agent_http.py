@@ -525,7 +525,7 @@ async def test_lost_session_closes_everything(broker: FakeBroker, node: FakeNode
 
 
 async def test_health_and_metrics_show_the_state(beside: RunningAgent) -> None:
-    await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
+    await eventually(lambda: beside.agent.sampler.usage["memory"]["limit"])
     status, health = await beside.get("/healthz")
     assert status == 200
     assert health["registered"] is True

@@ -15,7 +15,7 @@ from support.fake_node import FakeNode
 from support.stores import drop_connection, expire_session, started
 from support.waiting import eventually
 
-from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.host_usage import NOTHING_KNOWN
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
@@ -246,7 +246,11 @@ async def test_changed_health_is_reported_at_any_load(place: Place) -> None:
 
 async def measured_the_same(sampler: UsageSampler) -> None:
     """Instead of a measurement: what the host does is not up to the test."""
-    sampler.usage = HostUsage(cpu=Resource(150.0, 200.0), memory=Resource(3_000.0, 4_000.0))
+    sampler.usage = {
+        **NOTHING_KNOWN,
+        "cpu": {"usage": 150.0, "limit": 200.0},
+        "memory": {"usage": 3_000.0, "limit": 4_000.0},
+    }
     sampler.measured_at_s = sampler._clock()
 
 

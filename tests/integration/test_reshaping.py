@@ -92,7 +92,7 @@ async def test_split_closes_no_topic(fleet: Fleet, bundle: str, query: str, body
     fleet.leader.node.live.apply({"loadBalancerNamespaceBundleMaxMsgRate": "5000"})
     await eventually(lambda: fleet.leader.node.planner.snapshot().bundles.long.sum() > 0)
     await eventually(
-        lambda: sum(each.msg_rate_in for each in fleet.agents["b1:8080"].agent.watch.loads.values()) > 8_000
+        lambda: sum(each["msgRateIn"] for each in fleet.agents["b1:8080"].agent.watch.loads.values()) > 8_000
     )
     assert await split(fleet, bundle, query, body) == 204
     state = await stored(fleet)

@@ -33,7 +33,7 @@ from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
 
 from loadmanager.agent.agent_service import Agent
-from loadmanager.agent.host_usage import HostUsage
+from loadmanager.agent.host_usage import NOTHING_KNOWN
 from loadmanager.client import LookupClient
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.config.node_settings import Settings
@@ -402,4 +402,4 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
 
 
 async def _no_sample(sampler: Any) -> None:  # noqa: ANN401 - a UsageSampler
-    sampler.usage, sampler.measured_at_s = HostUsage(), sampler._clock()
+    sampler.usage, sampler.measured_at_s = NOTHING_KNOWN, sampler._clock()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from loadmanager.agent.host_usage import HostUsage
-from loadmanager.agent.reporter import ReportSources, build_report, identity_of, pack_report
+from loadmanager.agent.host_usage import NOTHING_KNOWN
+from loadmanager.agent.reporter import build_report, identity_of, pack_report
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, cut_at
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -84,7 +84,7 @@ def a_report() -> bytes:
         )
         for n, (name, load) in enumerate(zip(names, loads(bundles), strict=True))
     }
-    return pack_report(build_report(IDENTITY, ReportSources(HostUsage(), stats, "1.2.3", 1), None, 1))
+    return pack_report(build_report(IDENTITY, NOTHING_KNOWN, stats, None, None, 1))
 
 
 def what_strategies_remember() -> bytes:

@@ -124,15 +124,11 @@ class BrokerUnderTest:
         if (
             last is not None
             and received_s <= sent_s
-            and _life(last) == _life(stats)
+            and last.process == stats.process
             and stats.monotonic_s < last.monotonic_s
         ):
             self.fault = self.fault or f"monotonicS went back from {last.monotonic_s} to {stats.monotonic_s}"
         self._last = stats, time.monotonic()
-
-
-def _life(stats: BrokerStats) -> tuple[int, int]:
-    return stats.pid, stats.start_timestamp
 
 
 _LOOK_AGAIN_S = 0.01

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from unittest.mock import AsyncMock, Mock
 
 from support.clock import ManualClock
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.reporter import Reporter, ReportSources, build_report, identity_of
+from loadmanager.agent.host_usage import NOTHING_KNOWN, HostUsage
+from loadmanager.agent.reporter import Reporter, build_report, identity_of
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.resources import HealthFigures
@@ -16,6 +15,7 @@ from loadmanager.store import znode_codec
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
+    LocalBrokerData,
     NamespaceBundleStats,
     decode_local_broker_data,
     encode_local_broker_data,
@@ -46,13 +46,19 @@ def some_stats(rate: float = 10.0, topics: int = 2) -> NamespaceBundleStats:
     )
 
 
-def a_situation(*bundles: str, usage: HostUsage | None = None) -> ReportSources:
-    usage = usage or HostUsage(cpu=Resource(50.0, 400.0), bandwidth_in=Resource(800.0, 0.0))
-    return ReportSources(usage, {name: some_stats() for name in bundles}, "1.2.3", 1_700_000_000_000)
+def a_report(
+    *bundles: str,
+    identity: LocalBrokerData = IDENTITY,
+    usage: HostUsage = NOTHING_KNOWN,
+    health: HealthStats | None = None,
+    written: LocalBrokerData | None = None,
+) -> LocalBrokerData:
+    stats = BrokerStats(pid=1, monotonic_s=0.0, version="1.2.3", start_timestamp=1_700_000_000_000, health=health)
+    return build_report(identity, usage, {name: some_stats() for name in bundles}, stats, written, 1_753_000_015_000)
 
 
 def test_report_has_the_json_of_pulsar_brokers() -> None:
-    report = build_report(IDENTITY, a_situation(LEFT), None, 1_753_000_015_000)
+    report = a_report(LEFT, usage={**NOTHING_KNOWN, "cpu": {"usage": 50.0, "limit": 400.0}})
     written = json.loads(encode_local_broker_data(report))
     assert written["brokerId"] == "a:8080"
     assert written["webServiceUrl"] == "http://a:8080"
@@ -68,29 +74,28 @@ def test_report_has_the_json_of_pulsar_brokers() -> None:
 
 
 def test_report_sums_are_over_all_bundles() -> None:
-    report = build_report(IDENTITY, a_situation(LEFT, RIGHT), None, 0)
+    report = a_report(LEFT, RIGHT)
     assert (report["numBundles"], report["numTopics"], report["numConsumers"], report["numProducers"]) == (2, 4, 6, 2)
     assert (report["msgRateIn"], report["msgRateOut"]) == (20.0, 40.0)
     assert (report["msgThroughputIn"], report["msgThroughputOut"]) == (2_000.0, 4_000.0)
 
 
 def test_gains_and_losses_are_relative_to_the_last_report() -> None:
-    first = build_report(IDENTITY, a_situation(LEFT), None, 0)
+    first = a_report(LEFT)
     assert (first["lastBundleGains"], first["lastBundleLosses"]) == ([LEFT], [])
-    second = build_report(IDENTITY, a_situation(RIGHT), first, 0)
+    second = a_report(RIGHT, written=first)
     assert (second["lastBundleGains"], second["lastBundleLosses"]) == ([RIGHT], [LEFT])
 
 
 def test_unknown_limit_counts_as_no_usage() -> None:
-    usage = HostUsage(cpu=Resource(0.0, 400.0), bandwidth_in=Resource(10**9, 0.0))
-    report = build_report(IDENTITY, a_situation(usage=usage), None, 0)
+    report = a_report(usage={**NOTHING_KNOWN, "bandwidthIn": {"usage": 10**9, "limit": 0.0}})
     assert report["maxResourceUsage"] == 0.0
     assert report["bandwidthIn"] == {"usage": 10**9, "limit": 0.0}
 
 
 def test_large_compressed_report_is_read_back() -> None:
     names = [f"t/ns/0x{i:08x}_0x{i + 1:08x}" for i in range(3000)]
-    report = build_report(IDENTITY, a_situation(*names), None, 7)
+    report = a_report(*names)
     data = znode_codec.pack(encode_local_broker_data(report))
     assert data.startswith(b"\x1f\x8b")
     record = decode_local_broker_data(znode_codec.decode(data, "here"), "here")
@@ -99,28 +104,28 @@ def test_large_compressed_report_is_read_back() -> None:
 
 
 def test_report_has_the_agent_life_and_lease_length() -> None:
-    report = build_report(IDENTITY, a_situation(), None, 0)
+    report = a_report()
     assert (report["agentLife"], report["brokerLeaseMs"]) == ("here/1", 3000)
 
 
 def test_tls_urls_are_published_only_by_brokers_that_have_them() -> None:
     urls = {"broker_service_url_tls": "pulsar+ssl://a:6651", "broker_web_service_url_tls": "https://a:8443"}
     by_tls = SETTINGS.model_copy(update=urls)
-    written = build_report(identity_of(by_tls, "", ""), a_situation(), None, 0)
+    written = a_report(identity=identity_of(by_tls, "", ""))
     assert (written["pulsarServiceUrlTls"], written["webServiceUrlTls"]) == ("pulsar+ssl://a:6651", "https://a:8443")
-    assert not {"pulsarServiceUrlTls", "webServiceUrlTls"} & build_report(IDENTITY, a_situation(), None, 0).keys()
+    assert not {"pulsarServiceUrlTls", "webServiceUrlTls"} & a_report().keys()
 
 
 def test_broker_without_service_url_publishes_none() -> None:
     without = SETTINGS.model_copy(update={"broker_service_url": ""})
-    assert "pulsarServiceUrl" not in build_report(identity_of(without, "", ""), a_situation(), None, 0)
+    assert "pulsarServiceUrl" not in a_report(identity=identity_of(without, "", ""))
 
 
 def test_health_is_published_only_when_the_broker_states_it() -> None:
-    assert "health" not in build_report(IDENTITY, a_situation(), None, 0)
-    assert "health" not in build_report(IDENTITY, replace(a_situation(), health=HealthStats()), None, 0)
+    assert "health" not in a_report()
+    assert "health" not in a_report(health=HealthStats())
     health = HealthStats(latency_ms=12.5, error_share=0.0)
-    report = build_report(IDENTITY, replace(a_situation(), health=health), None, 0)
+    report = a_report(health=health)
     assert json.loads(encode_local_broker_data(report))["health"] == {"latencyMs": 12.5, "errorShare": 0.0}
     assert report_of(report, "here").health == HealthFigures(12.5, 0.0, None)
 
@@ -137,7 +142,7 @@ class Reporting:
             SETTINGS,
             self.watch,
             Mock(refresh=AsyncMock()),
-            HostUsage,
+            lambda: NOTHING_KNOWN,
             lambda: self.measured_s,
             AgentMetrics(BrokerId("a:8080")),
             self.clock,

@@ -52,13 +52,13 @@ async def test_broker_is_measured_by_process_and_traffic(broker: FakeBroker) -> 
         def is_measured() -> bool:
             broker.open(TOPIC, bytes_in=int((time.monotonic() - started_s) * 1_000_000))
             usage = beside.agent.sampler.usage
-            return usage.cpu.usage > 0 and 4_000 < usage.bandwidth_in.usage < 16_000
+            return usage["cpu"]["usage"] > 0 and 4_000 < usage["bandwidthIn"]["usage"] < 16_000
 
         await eventually(is_measured, what="about 8000 kbit/s, and some CPU")
         usage = beside.agent.sampler.usage
-        assert usage.cpu.limit == 50.0
-        assert usage.memory.usage > 1.0
-        assert usage.bandwidth_out.usage == 0.0
+        assert usage["cpu"]["limit"] == 50.0
+        assert usage["memory"]["usage"] > 1.0
+        assert usage["bandwidthOut"]["usage"] == 0.0
     await store.close()
 
 
@@ -115,19 +115,19 @@ async def test_unknown_limits_are_logged_once_until_they_change(broker: FakeBrok
 async def test_broker_alone_on_a_host_is_measured_by_host_usage(broker: FakeBroker, tmp_path: Path) -> None:
     agents = [1]
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
-        assert (sampler.scope, sampler.usage.cpu.limit) == ("unknown", 0.0)
+        assert (sampler.scope, sampler.usage["cpu"]["limit"]) == ("unknown", 0.0)
         await sampler.sample()
         await sampler.sample()
         whole = sampler.usage
         assert (sampler.scope, sampler.fault()) == ("host", "")
         agents.append(3)
         await sampler.sample()
-        assert sampler.usage.cpu.usage == 0.0, "the usage of the machine is not the broker's"
+        assert sampler.usage["cpu"]["usage"] == 0.0, "the usage of the machine is not the broker's"
         await sampler.sample()
         own = sampler.usage
         assert (sampler.scope, sampler.agents_on_host) == ("process", 3)
-        assert (own.cpu.limit, own.memory.limit) == (whole.cpu.limit, whole.memory.limit)
-        assert 0 < own.memory.usage < whole.memory.usage
+        assert (own["cpu"]["limit"], own["memory"]["limit"]) == (whole["cpu"]["limit"], whole["memory"]["limit"])
+        assert 0 < own["memory"]["usage"] < whole["memory"]["usage"]
         agents.append(1)
         await sampler.sample()
         assert sampler.usage is own
@@ -140,9 +140,9 @@ async def test_new_neighbour_is_noticed(broker: FakeBroker, tmp_path: Path, monk
     agents = [1]
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
         running = asyncio.create_task(sampler.run())
-        await eventually(lambda: sampler.scope == "host" and sampler.usage.cpu.limit > 0)
+        await eventually(lambda: sampler.scope == "host" and sampler.usage["cpu"]["limit"] > 0)
         agents.append(2)
-        await eventually(lambda: sampler.scope == "process" and sampler.usage.cpu.limit > 0)
+        await eventually(lambda: sampler.scope == "process" and sampler.usage["cpu"]["limit"] > 0)
         running.cancel()
 
 
@@ -155,7 +155,7 @@ async def test_limit_of_a_broker_bound_to_one_core(broker: FakeBroker, tmp_path:
         await eventually(lambda: len(os.sched_getaffinity(broker.pid)) == 1)
         for _ in range(2):
             await sampler.sample()
-        assert sampler.usage.cpu.limit == (100.0 if (os.cpu_count() or 1) > 1 else 100.0 * (os.cpu_count() or 1))
+        assert sampler.usage["cpu"]["limit"] == (100.0 if (os.cpu_count() or 1) > 1 else 100.0 * (os.cpu_count() or 1))
 
 
 @pytest.mark.parametrize("case", ["the agent", "none", "init", "a process that listens elsewhere"])
@@ -167,7 +167,7 @@ async def test_invisible_broker_has_unknown_usage(broker: FakeBroker, tmp_path: 
                 for _ in range(3):
                     await sampler.sample()
             assert sampler.scope == "unknown"
-            assert (sampler.usage.cpu.limit, sampler.usage.memory.limit) == (0.0, 0.0)
+            assert (sampler.usage["cpu"]["limit"], sampler.usage["memory"]["limit"]) == (0.0, 0.0)
             assert sampler.fault() == NOT_MEASURED
         warnings = [entry for entry in logs if entry["log_level"] == "warning"]
         assert [entry["event"] for entry in warnings] == ["broker_not_measured"]
