@@ -16,10 +16,10 @@ outcome is the next event. `wake_s` is the latest time for the next `CheckRegist
     ABSENT        ZnodeRead nothing                                                 CreateRegistration
                   Created                                                           Read
                   ZnodeRead, this session                                           Register          ─▶ REGISTERED
-                  ZnodeRead, other session   it is not known as a leftover          Identify
-                  CreatorRead, earlier agent one of its leases may be valid         (wait until it lapses)
+                  ZnodeRead, other session,
+                  of an earlier agent        one of its leases may be valid         (wait until it lapses)
                                              else                                   DeleteRegistration
-                  CreatorRead, other agent                                          (log it once)
+                  of another agent                                                  (log it once)
     REGISTERED    ZnodeRead, our own         at a later version than we wrote       (it is overwritten)
                   ZnodeRead, none or other                                          CloseTopics,      ─▶ ABSENT
                                                                                     Forget
@@ -108,18 +108,11 @@ class CheckRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ZnodeRead:
-    """The znode as read in this session."""
+    """The znode as read in this session, and the creator of one that another session holds; None: unreadable."""
 
     znode: Znode | None
     session_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreatorRead:
-    """The creator of the znode was read; None: unreadable."""
-
-    znode: Znode
-    by: RegistrationCreator | None
+    creator: RegistrationCreator | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +157,7 @@ class PresenceSignal(enum.Enum):
     """Nothing is left to do but to delete the registration."""
 
 
-Event = CheckRegistration | ZnodeRead | CreatorRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
+Event = CheckRegistration | ZnodeRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
 
 # Actions
 
@@ -194,13 +187,6 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Identify:
-    """Find the process that created the znode; answered by CreatorRead."""
-
-    znode: Znode
-
-
-@dataclass(frozen=True, slots=True)
 class CreateRegistration:
     """Create the znode, in this session only."""
 
@@ -215,7 +201,7 @@ class DeleteRegistration:
     session_id: int
 
 
-Work = Read | Identify | CreateRegistration | DeleteRegistration
+Work = Read | CreateRegistration | DeleteRegistration
 """Work on the store, one at a time. WorkFailed is the answer if it fails."""
 
 Action = Work | Register | CloseTopics | Forget | Say
@@ -276,10 +262,8 @@ class Presence:
         match event:
             case CheckRegistration():
                 self._look(event, now_s)
-            case ZnodeRead(znode, session_id):
-                self._on_read(znode, session_id, now_s)
-            case CreatorRead(znode, creator):
-                self._on_created(znode, creator, now_s)
+            case ZnodeRead():
+                self._on_read(event, now_s)
             case WorkFailed(error):
                 self._on_failed(error, now_s)
             case Wrote(incarnation, version):
@@ -319,20 +303,20 @@ class Presence:
         else:
             self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _on_read(self, znode: Znode | None, session_id: int, now_s: float) -> None:
-        held = self._held
-        if session_id != self._session_id:
+    def _on_read(self, read: ZnodeRead, now_s: float) -> None:
+        held, znode = self._held, read.znode
+        if read.session_id != self._session_id:
             self._wait(now_s)
         elif held is None:
-            self._found_while_absent(znode, now_s)
+            self._found_while_absent(znode, read.creator, now_s)
         elif znode is not None and znode.czxid == held.incarnation:
             self._on_own_znode_read(held, znode, now_s)
         elif held.is_withdrawn:
             self._on_deregistered()  # by a delete whose outcome was unknown
-            self._found_while_absent(znode, now_s)
+            self._found_while_absent(znode, read.creator, now_s)
         else:
             self._lose(held, "znode_vanished")
-            self._found_while_absent(znode, now_s)
+            self._found_while_absent(znode, read.creator, now_s)
 
     def _on_own_znode_read(self, held: HeldRegistration, znode: Znode, now_s: float) -> None:
         if znode.version > held.version:
@@ -344,7 +328,7 @@ class Presence:
         else:
             self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _found_while_absent(self, znode: Znode | None, now_s: float) -> None:
+    def _found_while_absent(self, znode: Znode | None, creator: RegistrationCreator | None, now_s: float) -> None:
         if self._wanted is None:
             self._wait(now_s + _LOOK_AGAIN_S)
         elif znode is None:
@@ -354,7 +338,7 @@ class Presence:
         elif znode.czxid == self._leftover:
             self._delete_when_lapsed(znode, now_s)
         else:
-            self._to_do.append(Identify(znode))
+            self._found_foreign(znode, creator, now_s)
 
     def _register(self, process: BrokerProcess, znode: Znode, now_s: float) -> None:
         self._held = HeldRegistration(process, self._session_id, znode.czxid, znode.version)
@@ -363,7 +347,7 @@ class Presence:
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _on_created(self, znode: Znode, creator: RegistrationCreator | None, now_s: float) -> None:
+    def _found_foreign(self, znode: Znode, creator: RegistrationCreator | None, now_s: float) -> None:
         if creator is not None and self._is_former_life(creator) and creator.longest_lease_ms is not None:
             lease_ms = creator.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)

@@ -19,12 +19,10 @@ from loadmanager.agent.presence import (
     CheckRegistration,
     CloseTopics,
     CreateRegistration,
-    CreatorRead,
     DeleteRegistration,
     Died,
     Event,
     Forget,
-    Identify,
     Presence,
     PresencePhase,
     PresenceSignal,
@@ -214,9 +212,9 @@ class Registrar:
         match work:
             case Read():
                 znode = await self._store.get(self._path)
-                return ZnodeRead(znode, self._store.session_id)
-            case Identify(znode):
-                return CreatorRead(znode, self._find_creator(znode))
+                session_id = self._store.session_id
+                is_foreign = znode is not None and znode.ephemeral_owner != session_id
+                return ZnodeRead(znode, session_id, self._find_creator(znode) if znode and is_foreign else None)
             case CreateRegistration(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)

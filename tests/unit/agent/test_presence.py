@@ -15,13 +15,11 @@ from loadmanager.agent.presence import (
     CheckRegistration,
     CloseTopics,
     CreateRegistration,
-    CreatorRead,
     DeleteRegistration,
     Died,
     Event,
     Forget,
     HeldRegistration,
-    Identify,
     Presence,
     PresencePhase,
     PresenceSignal,
@@ -165,7 +163,7 @@ def test_vanished_registration_is_lost(registered: Presence, instead: Znode | No
         CloseTopics(),
         Forget("znode_vanished"),
     ]
-    assert to_do[3:] == [CreateRegistration(OURS) if instead is None else Identify(instead)]
+    assert to_do[3:] == ([CreateRegistration(OURS)] if instead is None else [])
 
 
 def test_another_znode_of_the_own_session_is_another_registration(registered: Presence) -> None:
@@ -266,13 +264,12 @@ def test_unknown_deletion_is_found_done(withdrawing: Presence, instead: Znode | 
 def test_znode_after_an_unknown_deletion(withdrawing: Presence, instead: Znode | None) -> None:
     withdrawing.step(CheckRegistration(RESTARTED, OURS, is_connected=True), NOW_S)
     to_do = withdrawing.step(ZnodeRead(instead, OURS), NOW_S)
-    assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
+    assert without_words(to_do) == ([CreateRegistration(OURS)] if instead is None else [])
 
 
 def found(presence: Presence, znode: Znode, creator: RegistrationCreator | None, now_s: float = NOW_S) -> list[Action]:
     presence.step(LOOK, now_s)
-    assert presence.step(ZnodeRead(znode, OURS), now_s) == [Identify(znode)]
-    return presence.step(CreatorRead(znode, creator), now_s)
+    return presence.step(ZnodeRead(znode, OURS, creator), now_s)
 
 
 @pytest.mark.parametrize("creator", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
@@ -298,18 +295,13 @@ def test_leftover_seen_before_a_registration_is_identified_again(absent: Presenc
     leftover = a_znode(THEIRS)
     found(absent, leftover, FORMER)
     absent.step(ZnodeRead(a_znode(czxid=51), OURS), NOW_S)
-    assert without_words(absent.step(ZnodeRead(leftover, OURS), NOW_S)) == [
-        CloseTopics(),
-        Forget("znode_vanished"),
-        Identify(leftover),
-    ]
+    assert words(absent.step(ZnodeRead(leftover, OURS, FORMER), NOW_S)) == ["registration_lost", "leftover_znode"]
 
 
 def test_closed_everything_does_not_shorten_leases_of_a_leftover(withdrawing: Presence) -> None:
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
-    withdrawing.step(ZnodeRead(a_znode(), THEIRS), NOW_S)
-    assert without_words(withdrawing.step(CreatorRead(a_znode(), FORMER), NOW_S)) == []
+    assert without_words(withdrawing.step(ZnodeRead(a_znode(), THEIRS, FORMER), NOW_S)) == []
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
@@ -415,7 +407,7 @@ class Place:
                 case Forget():
                     assert self.granted is not None or self.presence.phase is PresencePhase.ABSENT
                     self.granted = None
-                case Read() | Identify() | CreateRegistration() | DeleteRegistration():
+                case Read() | CreateRegistration() | DeleteRegistration():
                     assert self.work is None, "one at a time"
                     self.work = action
 
@@ -444,9 +436,7 @@ class Place:
             case None:
                 return
             case Read():
-                event: Event = ZnodeRead(self.znode, self.session_id)
-            case Identify(znode):
-                event = CreatorRead(znode, self.creator if self.znode == znode else None)
+                event: Event = ZnodeRead(self.znode, self.session_id, self.creator)
             case CreateRegistration(session_id):
                 event = PresenceSignal.CREATED
                 if self.znode is not None or session_id != self.session_id:
