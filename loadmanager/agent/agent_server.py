@@ -11,8 +11,10 @@ import re
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
+from typing import TypeVar
 
 import orjson
 import structlog
@@ -21,7 +23,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.grants import UnloadRefusal
-from loadmanager.agent.node_queries import bundles_of
+from loadmanager.agent.node_queries import parse_bundles
 from loadmanager.agent.ownership_query import NotRegisteredError, OpenTopics
 from loadmanager.agent.unload_handler import LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.bundles import HashFunction
@@ -57,24 +59,18 @@ from loadmanager.wire.http_bodies import (
     INCARNATION_HEADER,
     OWNER_HEADER,
     LeaseAnswer,
-    NamespacePolicies,
     TopicsOfBundle,
 )
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _MOST_BODY_BYTES = 256 * 1024
 """More than the boundaries of the largest possible namespace take."""
 
 _NATURAL = re.compile(r"[0-9]{1,18}")
-_STATUS_OF_REFUSAL = {
-    UnloadRefusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
-    UnloadRefusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
-    UnloadRefusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
-    UnloadRefusal.UNKNOWN_EPOCH: HTTPStatus.PRECONDITION_FAILED,
-    UnloadRefusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
-}
 _REASON_OF_REFUSAL = {
     UnloadRefusal.NOT_REGISTERED: "the broker is not registered",
     UnloadRefusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent belongs to another broker, or to"
@@ -189,17 +185,11 @@ class AgentServer:
 
     async def _prepare(self, request: web.Request) -> web.Response:
         destination = _registration(request)
-        try:
-            async with self._body_limit.read(request, _MOST_BODY_BYTES):
-                wanted = parse_model(TopicsOfBundle, await request.read(), request.path)
-        except (InvalidRecordError, BadRequestError) as error:
-            return _problem(HTTPStatus.BAD_REQUEST, str(error))
-        except BodyTooLargeError as error:
-            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+        wanted = await self._read(request, partial(parse_model, TopicsOfBundle))
         bundle = BundleName.parse(wanted.bundle)
         done = await self._warm_up.prepare(destination, wanted)
         if isinstance(done, UnloadRefusal):
-            return _problem(_STATUS_OF_REFUSAL[done], f"{bundle}: {_REASON_OF_REFUSAL[done]}")
+            return _refused(bundle, done)
         if not done:
             return _problem(HTTPStatus.NOT_IMPLEMENTED, f"{bundle}: the broker does not know how to prepare")
         return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -213,7 +203,7 @@ class AgentServer:
         to = None if destination is None else parse_broker_id(destination)
         refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request), to)
         if refusal is not None:
-            return _problem(_STATUS_OF_REFUSAL[refusal], f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
+            return _refused(bundle, refusal)
         return web.Response(status=HTTPStatus.NO_CONTENT)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
@@ -226,15 +216,16 @@ class AgentServer:
     async def _put_bundles(self, request: web.Request) -> web.Response:
         """Take new bundle boundaries. The body is Pulsar's Policies; only its `bundles` and hash function are read."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        self._topics.take_boundaries(namespace, await self._read(request, parse_bundles))
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _read(self, request: web.Request, parse: Callable[[bytes, str], T]) -> T:
+        """Read and parse the body; raises `BadRequestError` or `BodyTooLargeError`."""
         try:
             async with self._body_limit.read(request, _MOST_BODY_BYTES):
-                bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
-        except (InvalidRecordError, BadRequestError) as error:
-            return _problem(HTTPStatus.BAD_REQUEST, str(error))
-        except BodyTooLargeError as error:
-            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
-        self._topics.take_boundaries(namespace, bundles)
-        return web.Response(status=HTTPStatus.NO_CONTENT)
+                return parse(await request.read(), request.path)
+        except InvalidRecordError as error:
+            raise BadRequestError(str(error)) from None
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         health = self._health()
@@ -272,8 +263,9 @@ async def _errors_as_json(
     try:
         with noted(request):
             return await handler(request)
-    except InvalidNameError as error:
-        return _problem(HTTPStatus.BAD_REQUEST, str(error))
+    except (InvalidNameError, BadRequestError, BodyTooLargeError) as error:
+        is_too_large = isinstance(error, BodyTooLargeError)
+        return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_too_large else HTTPStatus.BAD_REQUEST, str(error))
     except UnauthenticatedError as error:
         return _problem(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
     except ForbiddenError as error:
@@ -318,6 +310,12 @@ def _hash_function(request: web.Request) -> HashFunction | None:
     except ValueError:
         known = ", ".join(HashFunction)
         raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
+
+
+def _refused(bundle: BundleName, refusal: UnloadRefusal) -> web.Response:
+    is_absent = refusal is UnloadRefusal.NOT_REGISTERED
+    status = HTTPStatus.SERVICE_UNAVAILABLE if is_absent else HTTPStatus.PRECONDITION_FAILED
+    return _problem(status, f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
 
 
 def _problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:

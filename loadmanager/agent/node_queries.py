@@ -143,11 +143,15 @@ def _claim(body: bytes, where: str) -> Claim:
 
 def _namespace(body: bytes, where: str) -> tuple[NamespaceBundles, bool]:
     answer = parse_model(NamespaceAnswer, body, where)
-    return bundles_of(answer, where), answer.is_available
+    return _bundles_of(answer, where), answer.is_available
 
 
-def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
-    """Return the bundles in a node's answer; `InvalidRecordError` if they are incomplete."""
+def parse_bundles(body: bytes, where: str) -> NamespaceBundles:
+    """Return the bundles in a namespace's policies; `InvalidRecordError` if they are incomplete."""
+    return _bundles_of(parse_model(NamespacePolicies, body, where), where)
+
+
+def _bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
     if policies.bundles is None or policies.bundles.boundaries is None:
         raise InvalidRecordError(f"{where}: bundles.boundaries: missing")
     try:
