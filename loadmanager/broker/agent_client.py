@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -154,29 +155,21 @@ class Named:
         return cls(bundle, tuple(topics), destination if isinstance(destination, str) else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """Handlers of the endpoints. `unload` and `prepare` return when done, or raise `NotDoneError`."""
+def routes_of(
+    stats: Callable[[], Mapping[str, Any]],
+    unload: Callable[[Named], Awaitable[None]],
+    prepare: Callable[[Named], Awaitable[None]],
+) -> list[web.RouteDef]:
+    """Return the broker's endpoints. `unload` and `prepare` return when done, or raise `NotDoneError`."""
 
-    stats: Callable[[], Mapping[str, Any]]
-    unload: Callable[[Named], Awaitable[None]]
-    prepare: Callable[[Named], Awaitable[None]]
+    async def show_stats(_request: web.Request) -> web.Response:
+        return web.json_response(stats())
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/loadmanager/v1/stats", self._stats),
-            web.post("/loadmanager/v1/unload", self._unload),
-            web.post("/loadmanager/v1/prepare", self._prepare),
-        ]
-
-    async def _stats(self, _request: web.Request) -> web.Response:
-        return web.json_response(self.stats())
-
-    async def _unload(self, request: web.Request) -> web.Response:
-        return await _do(self.unload, request)
-
-    async def _prepare(self, request: web.Request) -> web.Response:
-        return await _do(self.prepare, request)
+    return [
+        web.get("/loadmanager/v1/stats", show_stats),
+        web.post("/loadmanager/v1/unload", partial(_do, unload)),
+        web.post("/loadmanager/v1/prepare", partial(_do, prepare)),
+    ]
 
 
 async def _do(what: Callable[[Named], Awaitable[None]], request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from loadmanager.broker.agent_client import AgentClient, Endpoints, Named, NoAnswerError, NotDoneError
+from loadmanager.broker.agent_client import AgentClient, Named, NoAnswerError, NotDoneError, routes_of
 from loadmanager.broker.contract import (
     Action,
     AskLease,
@@ -180,7 +180,7 @@ class Hosting:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes for the agent, for your own application on a port that only the agent can reach."""
-        return Endpoints(self._stats, self._unload, self._prepare).routes()
+        return routes_of(self._stats, self._unload, self._prepare)
 
     async def __aenter__(self) -> Self:
         if self._port is not None:
@@ -427,10 +427,8 @@ class Hosting:
     def _close_topic(self, wanted: Close) -> None:
         topic = self._topics[wanted.topic]
         unload = wanted.unload
-        closing = Closing(wanted.reason)
-        if unload is not None:
-            closing = Closing(wanted.reason, unload.bundle, unload.destination, unload.number)
-        topic.closing = closing
+        of_unload = () if unload is None else (unload.bundle, unload.destination, unload.number)
+        closing = topic.closing = Closing(wanted.reason, *of_unload)
         given_up = [task for task in self._work[topic.name] if not task.done()]
         self._work[topic.name] = [*given_up, self._spawn(self._put_away(topic, closing, given_up))]
 
