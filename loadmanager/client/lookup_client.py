@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from loadmanager.client.namespace_watch import Watches, pause_s
+from loadmanager.client.namespace_watch import Watches, now_s, pause_s
 from loadmanager.client.node_client import Nodes, NotNow, checked_urls
 from loadmanager.client.owner_map import KEPT_S, TOPICS_KEPT, OwnerMap
 from loadmanager.client.push_events import Owner, Place
@@ -60,10 +60,10 @@ class OwnerQueries:
 
     async def ask(self, topic: str, timeout_s: float) -> Owner:
         """Wait for the owner. Raises as `LookupClient.lookup` does."""
-        deadline_s = _now_s() + timeout_s
+        deadline_s = now_s() + timeout_s
         while (owner := self._owners.resolve(topic)) is None:
             question = self._question_of(topic)
-            if not await self._wait(question, deadline_s - _now_s()):
+            if not await self._wait(question, deadline_s - now_s()):
                 raise question.trouble or NoOwnerYetError(f"topic {topic}: no answer within {timeout_s:.3g} s")
             if question.task.cancelled():
                 raise NodesUnavailableError("the client was closed")
@@ -106,9 +106,9 @@ class OwnerQueries:
         return is_done
 
     async def _answer(self, question: _Question, namespace: str) -> Owner | None:
-        topic, began_s, failures, not_before_s = question.topic, _now_s(), 0, 0.0
+        topic, began_s, failures, not_before_s = question.topic, now_s(), 0, 0.0
         while (owner := self._owners.resolve(topic)) is None:
-            wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - _now_s()
+            wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - now_s()
             if wait_s > 0:
                 await asyncio.wait({self._watches.update}, timeout=wait_s)
                 continue
@@ -118,7 +118,7 @@ class OwnerQueries:
                 self._watches.forget(namespace)
                 raise
             except NodesUnavailableError as error:
-                known = self._owners.find_last_known(self._owners.place_of(topic), _now_s())
+                known = self._owners.find_last_known(self._owners.place_of(topic), now_s())
                 if known is not None:
                     return known
                 answer, question.trouble = NotNow(str(error)), error
@@ -132,7 +132,7 @@ class OwnerQueries:
             failures += 1
             shortest_s, longest_s = _PAUSES_S
             longest_s = min(max(longest_s, answer.passes_in_s), _LONGEST_PAUSE_S)
-            not_before_s = _now_s() + pause_s(self._chance, failures, shortest_s, longest_s)
+            not_before_s = now_s() + pause_s(self._chance, failures, shortest_s, longest_s)
         return owner
 
     async def _ask_unless_pushed(self, topic: str) -> Owner | NotNow:
@@ -152,7 +152,7 @@ class OwnerQueries:
             asking.cancel()
         answer = asking.result()
         if isinstance(answer, Owner):
-            self._owners.answered(place, pushed, answer, _now_s())
+            self._owners.answered(place, pushed, answer, now_s())
         return answer
 
     def _held_back_s(self, topic: str, namespace: str) -> float:
@@ -163,10 +163,6 @@ class OwnerQueries:
         if self._watches.expects(namespace):
             return _FIRST_NEWS_S
         return pause_s(self._chance, place.refusals - 1, *_PAUSES_S) if place.refusals > 1 else 0.0
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 LOOKUP_TIMEOUT_S = 30.0
@@ -256,7 +252,7 @@ class LookupClient:
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._owners.expire(asyncio.get_running_loop().time())
+            self._owners.expire(now_s())
 
 
 _Result = TypeVar("_Result")

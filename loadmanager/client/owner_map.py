@@ -38,9 +38,8 @@ from loadmanager.client.push_events import (
     PushedBundle,
     PushedBundles,
     StreamEvent,
-    parse_change,
     parse_gone,
-    parse_snapshot,
+    parse_update,
 )
 from loadmanager.core.domain.names import DOMAINS, InvalidNameError, TopicName, check_local_name
 from loadmanager.errors import InvalidRecordError
@@ -189,10 +188,8 @@ class OwnerMap:
     def take(self, event: StreamEvent, now_s: float) -> None:
         """Apply an event; unknown names are ignored. Raises `InvalidRecordError`."""
         match event.name:
-            case "snapshot":
-                self._take_update(parse_snapshot(event.data, self._listener), event.id, now_s)
-            case "change":
-                self._take_update(parse_change(event.data, self._listener), event.id, now_s)
+            case "snapshot" | "change":
+                self._take_update(parse_update(event, self._listener), event.id, now_s)
             case "gone":
                 self._forget_namespace(parse_gone(event.data), event.id)
 

@@ -98,21 +98,20 @@ def parse_object(data: bytes, where: str) -> Mapping[str, Any]:
         raise InvalidRecordError(f"{where}: expected JSON") from None
 
 
-def parse_snapshot(data: bytes, listener: str | None = None) -> NamespaceUpdate:
-    """Parse a whole namespace, with the addresses of that listener; `InvalidRecordError` names the invalid field."""
-    fields = parse_object(data, "snapshot")
-    name = text_of(fields, "hashFunction", "snapshot") or ""
-    try:
-        function = HashFunction(name)
-    except ValueError:
-        expected = " or ".join(HashFunction)
-        raise InvalidRecordError(f"snapshot: hashFunction {name!r}: expected {expected}") from None
-    return _news(fields, "snapshot", listener, function)
-
-
-def parse_change(data: bytes, listener: str | None = None) -> NamespaceUpdate:
-    """Parse a change of a namespace; otherwise as `parse_snapshot`."""
-    return _news(parse_object(data, "change"), "change", listener, None)
+def parse_update(event: StreamEvent, listener: str | None = None) -> NamespaceUpdate:
+    """Parse a snapshot or a change of a namespace, with the addresses of that listener; `InvalidRecordError` names the
+    invalid field.
+    """
+    where = event.name
+    fields = parse_object(event.data, where)
+    bundles = object_of(fields.get("bundles", {}), f"{where}: bundles")
+    brokers = object_of(fields.get("brokers", {}), f"{where}: brokers")
+    return NamespaceUpdate(
+        _namespace(fields, where),
+        tuple(_bundle(text, each, f"{where}: bundles: {text[:40]}") for text, each in bundles.items()),
+        {name: _owner(each, f"{where}: brokers: {name[:40]}", listener) for name, each in brokers.items()},
+        _hash_function(fields) if where == "snapshot" else None,
+    )
 
 
 def parse_gone(data: bytes) -> str:
@@ -120,17 +119,13 @@ def parse_gone(data: bytes) -> str:
     return _namespace(parse_object(data, "gone"), "gone")
 
 
-def _news(
-    fields: Mapping[str, Any], where: str, listener: str | None, function: HashFunction | None
-) -> NamespaceUpdate:
-    bundles = object_of(fields.get("bundles", {}), f"{where}: bundles")
-    brokers = object_of(fields.get("brokers", {}), f"{where}: brokers")
-    return NamespaceUpdate(
-        _namespace(fields, where),
-        tuple(_bundle(text, each, f"{where}: bundles: {text[:40]}") for text, each in bundles.items()),
-        {name: _owner(each, f"{where}: brokers: {name[:40]}", listener) for name, each in brokers.items()},
-        function,
-    )
+def _hash_function(fields: Mapping[str, Any]) -> HashFunction:
+    name = text_of(fields, "hashFunction", "snapshot") or ""
+    try:
+        return HashFunction(name)
+    except ValueError:
+        expected = " or ".join(HashFunction)
+        raise InvalidRecordError(f"snapshot: hashFunction {name!r}: expected {expected}") from None
 
 
 def _namespace(fields: Mapping[str, Any], where: str) -> str:

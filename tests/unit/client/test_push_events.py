@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.client.push_events import EventReader, StreamEvent, parse_change, parse_gone, parse_snapshot
+from loadmanager.client.push_events import EventReader, StreamEvent, parse_gone, parse_update
 from loadmanager.errors import InvalidRecordError
 
 STREAM = (
@@ -45,7 +45,7 @@ def test_endless_event_is_rejected() -> None:
 
 
 def test_snapshot_has_every_field_of_a_namespace() -> None:
-    update = parse_snapshot(json.dumps(WHOLE).encode())
+    update = parse_update(StreamEvent("snapshot", "", json.dumps(WHOLE).encode()))
     assert (update.namespace, update.hash_function, [str(each.range) for each in update.bundles]) == (
         "t/ns",
         "murmur3_32",
@@ -72,12 +72,14 @@ def test_snapshot_has_every_field_of_a_namespace() -> None:
 )
 def test_invalid_snapshot_field_is_named(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRecordError) as refused:
-        parse_snapshot(json.dumps({**WHOLE, **wrong}).encode())
+        parse_update(StreamEvent("snapshot", "", json.dumps({**WHOLE, **wrong}).encode()))
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000])
 def test_malformed_json_is_rejected(data: bytes) -> None:
-    for parse in (parse_snapshot, parse_change, parse_gone):
-        with pytest.raises(InvalidRecordError, match="expected"):
-            parse(data)
+    for name in ("snapshot", "change"):
+        with pytest.raises(InvalidRecordError, match=f"{name}: expected"):
+            parse_update(StreamEvent(name, "", data))
+    with pytest.raises(InvalidRecordError, match="gone: expected"):
+        parse_gone(data)
