@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -102,35 +102,26 @@ class AgentRoute:
         return web.route(self.method, self.path, handler)
 
 
+@dataclass(frozen=True, slots=True)
 class AgentServer:
     """Routes of the agent and their handlers."""
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        *,
-        grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]],
-        warm_up: WarmUp,
-        unload: Callable[
-            [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[UnloadRefusal | None]
-        ],
-        topics: OpenTopics,
-        health: Callable[[], Mapping[str, object]],
-        registry: CollectorRegistry,
-        gate: AuthGate,
-        tracing: Tracing = OFF,
-    ) -> None:
-        self._broker_id = broker_id
-        self._grant_lease = grant_lease
-        self._warm_up = warm_up
-        self._unload = unload
-        self._topics = topics
-        self._health = health
-        self._registry = registry
-        self._gate = gate
-        self._tracing = tracing
-        self._body_limit = BodyLimit()
-        gate.show_in(registry, {"broker": broker_id})
+    broker_id: BrokerId
+    _: KW_ONLY
+    grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]]
+    warm_up: WarmUp
+    unload: Callable[
+        [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[UnloadRefusal | None]
+    ]
+    topics: OpenTopics
+    health: Callable[[], Mapping[str, object]]
+    registry: CollectorRegistry
+    gate: AuthGate
+    tracing: Tracing = OFF
+    _body_limit: BodyLimit = field(default_factory=BodyLimit)
+
+    def __post_init__(self) -> None:
+        self.gate.show_in(self.registry, {"broker": self.broker_id})
 
     def app(self) -> web.Application:
         """Application for the leader and operators."""
@@ -148,7 +139,7 @@ class AgentServer:
     def _application(self, routes: list[AgentRoute]) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
         app.on_response_prepare.append(name_answer)
-        app.add_routes(with_trailing_slashes([each.definition(self._gate, self._tracing) for each in routes]))
+        app.add_routes(with_trailing_slashes([each.definition(self.gate, self.tracing) for each in routes]))
         return app
 
     def routes(self) -> list[AgentRoute]:
@@ -171,23 +162,23 @@ class AgentServer:
         ]
 
     async def _lease(self, request: web.Request) -> web.Response:
-        lease = await self._grant_lease(request.transport)
+        lease = await self.grant_lease(request.transport)
         if lease is None:
-            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"no lease: broker {self._broker_id} is not registered")
+            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"no lease: broker {self.broker_id} is not registered")
         return _json(lease.to_json())
 
     async def _owner(self, request: web.Request) -> web.Response:
         text = request.query.get("topic")
         if text is None:
             raise InvalidNameError("query parameter topic: missing; expected 'persistent://tenant/namespace/topic'")
-        answer = await self._warm_up.ask_owner(TopicName.parse(text), _wait_s(request))
+        answer = await self.warm_up.ask_owner(TopicName.parse(text), _wait_s(request))
         return _json(answer.to_json())
 
     async def _prepare(self, request: web.Request) -> web.Response:
         destination = _registration(request)
         wanted = await self._read(request, partial(parse_model, TopicsOfBundle))
         bundle = BundleName.parse(wanted.bundle)
-        done = await self._warm_up.prepare(destination, wanted)
+        done = await self.warm_up.prepare(destination, wanted)
         if isinstance(done, UnloadRefusal):
             return _refused(bundle, done)
         if not done:
@@ -201,7 +192,7 @@ class AgentServer:
         epoch, version = _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER)
         owner, destination = _registration(request), request.headers.get(DESTINATION_HEADER)
         to = None if destination is None else parse_broker_id(destination)
-        refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request), to)
+        refusal = await self.unload(bundle, owner, epoch, version, _hash_function(request), to)
         if refusal is not None:
             return _refused(bundle, refusal)
         return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -210,13 +201,13 @@ class AgentServer:
         text = request.query.get("bundle")
         if text is None:
             raise InvalidNameError("query parameter bundle: missing; expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
-        answer = await self._topics.of_bundle(BundleName.parse(text))
+        answer = await self.topics.of_bundle(BundleName.parse(text))
         return _json(answer.to_json())
 
     async def _put_bundles(self, request: web.Request) -> web.Response:
         """Take new bundle boundaries. The body is Pulsar's Policies; only its `bundles` and hash function are read."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        self._topics.take_boundaries(namespace, await self._read(request, parse_bundles))
+        self.topics.take_boundaries(namespace, await self._read(request, parse_bundles))
         return web.Response(status=HTTPStatus.NO_CONTENT)
 
     async def _read(self, request: web.Request, parse: Callable[[bytes, str], T]) -> T:
@@ -228,13 +219,13 @@ class AgentServer:
             raise BadRequestError(str(error)) from None
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        health = self._health()
+        health = self.health()
         status = HTTPStatus.OK if health["registered"] and not health.get("fault") else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(orjson.dumps(dict(health)), status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        return web.Response(body=encode(self.registry), headers={"Content-Type": content_type})
 
 
 def _of_this_host(handler: Handler) -> Handler:

@@ -23,7 +23,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 
@@ -45,73 +45,52 @@ _LOOKS = 3
 """Number of polls in a row without a lease request. An agent that was paused must first read the pending requests."""
 
 
+@dataclass(slots=True)
 class BrokerWatch:
     """Polls one broker. Calls `on_change()` when the broker appears, is gone, or is a new process."""
 
-    def __init__(
-        self,
-        client: BrokerClient,
-        grants: Grants,
-        metrics: AgentMetrics,
-        stuck: StuckDetector,
-        clock: Callable[[], float],
-        *,
-        stats_interval_s: float,
-        probe_interval_s: float,
-        silence_s: float,
-        last_lease_at_s: Callable[[], float | None],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._grants = grants
-        self._metrics = metrics
-        self._stuck = stuck
-        self._clock = clock
-        self._stats_interval_s = stats_interval_s
-        self._probe_interval_s = probe_interval_s
-        self._silence_s = silence_s
-        self._last_lease_at_s = last_lease_at_s
-        self._on_change = on_change
-        self._stats: BrokerStats | None = None
-        self._stats_at_s = clock()
-        self._stats_failed = False
-        self._loads: Mapping[str, NamespaceBundleStats] = {}
-        self._granted_at_s: dict[str, float] = {}
-        self._dead: BrokerProcess | None = None
-        self._looks_without_question = 0
+    client: BrokerClient
+    grants: Grants
+    metrics: AgentMetrics
+    stuck: StuckDetector
+    clock: Callable[[], float]
+    _: KW_ONLY
+    stats_interval_s: float
+    probe_interval_s: float
+    silence_s: float
+    last_lease_at_s: Callable[[], float | None]
+    on_change: Callable[[], None]
+    stats: BrokerStats | None = None
+    """The last usable statistics of the current process."""
+    measured_at_s: float = field(init=False)
+    """Time of the last usable statistics, on the injected clock."""
+    loads: Mapping[str, NamespaceBundleStats] = field(default_factory=dict)
+    _stats_failed: bool = False
+    _granted_at_s: dict[str, float] = field(default_factory=dict)
+    _dead: BrokerProcess | None = None
+    _looks_without_question: int = 0
+
+    def __post_init__(self) -> None:
+        self.measured_at_s = self.clock()
 
     @property
     def process(self) -> BrokerProcess | None:
         """The broker's process; None if there is none to register."""
-        return self._stats.process if self._stats else None
+        return self.stats.process if self.stats else None
 
     @property
     def sole_process(self) -> BrokerProcess | None:
         """The broker's process, if it declares that no other process serves under its leases."""
-        return self.process if self._stats is not None and self._stats.sole_process else None
-
-    @property
-    def stats(self) -> BrokerStats | None:
-        """The last usable statistics of the current process."""
-        return self._stats
-
-    @property
-    def measured_at_s(self) -> float:
-        """Time of the last usable statistics, on the injected clock."""
-        return self._stats_at_s
-
-    @property
-    def loads(self) -> Mapping[str, NamespaceBundleStats]:
-        return self._loads
+        return self.process if self.stats is not None and self.stats.sole_process else None
 
     @property
     def is_answering(self) -> bool:
         """Tell if the last statistics request was answered."""
-        return self._stats is not None and not self._stats_failed
+        return self.stats is not None and not self._stats_failed
 
     def granted(self, topic: TopicName) -> None:
         """Note that the broker opens this topic now; its load is measured from this time."""
-        self._granted_at_s[str(topic)] = self._clock()
+        self._granted_at_s[str(topic)] = self.clock()
 
     def died(self, process: BrokerProcess) -> None:
         """Note that this process has exited. Ignore its answers that are still in flight."""
@@ -122,66 +101,66 @@ class BrokerWatch:
     async def run(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(min(self._probe_interval_s, self._stats_interval_s))
+            await asyncio.sleep(min(self.probe_interval_s, self.stats_interval_s))
 
     async def look(self) -> None:
         """Request statistics if they are due; otherwise only check that the process exists."""
         self._looks_without_question += 1
-        if not self._stuck.asks_for_no_lease(self._clock()):
+        if not self.stuck.asks_for_no_lease(self.clock()):
             self._looks_without_question = 0
-        elif self._stats is not None and self._looks_without_question >= _LOOKS:
+        elif self.stats is not None and self._looks_without_question >= _LOOKS:
             self._lose("asks_for_no_lease")
-        if not self.is_answering or self._clock() - self._stats_at_s >= self._stats_interval_s:
+        if not self.is_answering or self.clock() - self.measured_at_s >= self.stats_interval_s:
             await self._take_stats()
-        elif await self._client.is_gone():
+        elif await self.client.is_gone():
             self._lose("refused")
 
     async def _take_stats(self) -> None:
         try:
-            stats = await self._client.stats()
+            stats = await self.client.stats()
         except PeerUnavailableError as error:
             await self._without_answer(str(error))
         except InvalidRecordError as error:
-            self._metrics.garbage.labels("broker").inc()
+            self.metrics.garbage.labels("broker").inc()
             await self._without_answer(str(error))
         else:
-            self._stuck.read_statistics(stats, self._grants.granted, self._clock())
+            self.stuck.read_statistics(stats, self.grants.granted, self.clock())
             if stats.process == self._dead:
                 return
-            if self._stats is None and self._stuck.asks_for_no_lease(self._clock()):
+            if self.stats is None and self.stuck.asks_for_no_lease(self.clock()):
                 return
             self._accept(stats)
             if stats.opening is not None:
-                self._grants.saw({entry.topic for entry in stats.topics}.union(stats.opening))
+                self.grants.saw({entry.topic for entry in stats.topics}.union(stats.opening))
 
     def _accept(self, stats: BrokerStats) -> None:
         before = self.process
-        now_s = self._clock()
-        loads = topic_loads(self._stats, stats, {topic: now_s - at_s for topic, at_s in self._granted_at_s.items()})
+        now_s = self.clock()
+        loads = topic_loads(self.stats, stats, {topic: now_s - at_s for topic, at_s in self._granted_at_s.items()})
         self._stats_failed = False
-        self._stats_at_s = now_s
+        self.measured_at_s = now_s
         if loads is not None:
-            self._stats, self._loads = stats, loads
+            self.stats, self.loads = stats, loads
             self._granted_at_s.clear()
         if self.process != before:
             log.info("broker_appeared", pid=stats.pid, start_timestamp=stats.start_timestamp, version=stats.version)
-            self._on_change()
+            self.on_change()
 
     async def _without_answer(self, error: str) -> None:
         if not self._stats_failed:
             log.warning("broker_does_not_answer", error=error)
         self._stats_failed = True
-        if self._stats is None:
+        if self.stats is None:
             return
-        if await self._client.is_gone():
+        if await self.client.is_gone():
             self._lose("refused")
-        elif self._clock() - max(self._stats_at_s, self._last_lease_at_s() or 0.0) > self._silence_s:
+        elif self.clock() - max(self.measured_at_s, self.last_lease_at_s() or 0.0) > self.silence_s:
             self._lose("silent")
 
     def _lose(self, reason: str) -> None:
         log.warning("broker_gone", reason=reason)
-        self._stats, self._loads, self._stats_failed = None, {}, True
-        self._on_change()
+        self.stats, self.loads, self._stats_failed = None, {}, True
+        self.on_change()
 
 
 NO_LEASE_S = 10.0

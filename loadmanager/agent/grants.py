@@ -140,8 +140,8 @@ class Grants:
 
     def __init__(self, broker: BrokerId) -> None:
         self.broker = broker
-        self._registration: Registration | None = None
-        self._highest_epoch = 0
+        self.registration: Registration | None = None
+        self.highest_epoch = 0
         self._unloads = 0
         self._unseen: set[str] = set()
         self._namespaces: dict[NamespaceName, _Namespace] = {}
@@ -152,15 +152,7 @@ class Grants:
     @property
     def incarnation(self) -> int | None:
         """Incarnation of the registration that the grants belong to; None if not registered."""
-        return self._registration.incarnation if self._registration else None
-
-    @property
-    def registration(self) -> Registration | None:
-        return self._registration
-
-    @property
-    def highest_epoch(self) -> int:
-        return self._highest_epoch
+        return self.registration.incarnation if self.registration else None
 
     @property
     def namespaces(self) -> set[NamespaceName]:
@@ -172,11 +164,11 @@ class Grants:
 
     def register(self, incarnation: int) -> None:
         self.forget()
-        self._registration = Registration(self.broker, incarnation)
+        self.registration = Registration(self.broker, incarnation)
 
     def forget(self) -> None:
-        self._registration = None
-        self._highest_epoch = 0
+        self.registration = None
+        self.highest_epoch = 0
         self._namespaces.clear()
         self._bundle_of.clear()
         self._unseen.clear()
@@ -187,9 +179,9 @@ class Grants:
 
     def ask(self, topic: TopicName) -> TopicQuestion | None:
         """Start a question, to be passed to `answer`; None if not registered."""
-        if self._registration is None:
+        if self.registration is None:
             return None
-        return TopicQuestion(topic, self._registration.incarnation, self._unloads)
+        return TopicQuestion(topic, self.registration.incarnation, self._unloads)
 
     def answer(self, question: TopicQuestion, claim: Claim) -> GrantVerdict:
         if question.incarnation != self.incarnation:
@@ -199,7 +191,7 @@ class Grants:
         fences = self._fences_over(claim.bundle)
         if any(fence.number > question.asked_after for fence in fences):
             return GrantVerdict.VOID
-        if claim.state is not OwnershipState.OWNED or claim.owner != self._registration:
+        if claim.state is not OwnershipState.OWNED or claim.owner != self.registration:
             return GrantVerdict.NOT_OWNER
         if claim.version <= self.highest_fence(claim.bundle):
             return GrantVerdict.STALE
@@ -220,13 +212,13 @@ class Grants:
         Refuse a call for another broker or for another incarnation of this one. It was misrouted, and confirming it
         would give the bundle a second owner.
         """
-        if self._registration is None:
+        if self.registration is None:
             return UnloadRefusal.NOT_REGISTERED
-        if owner != self._registration:
+        if owner != self.registration:
             return UnloadRefusal.OTHER_BROKER
-        if epoch < self._highest_epoch:
+        if epoch < self.highest_epoch:
             return UnloadRefusal.STALE_EPOCH
-        self._highest_epoch = epoch
+        self.highest_epoch = epoch
         namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
         overlapping = list(namespace.grants_over(bundle.range))
         if any(grant.version > version for _, grants in overlapping for grant in grants.values()):
@@ -344,24 +336,20 @@ class Leases:
     def __init__(self, broker_lease_ms: int) -> None:
         self._broker_lease_ms = broker_lease_ms
         self._lapse_at_s: dict[Hashable | None, float] = {}
-        self._last_granted_at_s: float | None = None
+        self.last_granted_at_s: float | None = None
+        """Time of the last granted lease; serves as the broker's heartbeat."""
 
     @property
     def lapsed_at_s(self) -> float:
         """Time at which all leases granted so far have lapsed."""
         return max(self._lapse_at_s.values(), default=-math.inf)
 
-    @property
-    def last_granted_at_s(self) -> float | None:
-        """Time of the last granted lease; serves as the broker's heartbeat."""
-        return self._last_granted_at_s
-
     def grant(self, now_s: float, session_valid_until_s: float, holder: Hashable | None = None) -> int:
         """Return the lease in milliseconds, counted from when the broker asked; 0 refuses it."""
         granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
         if granted_ms > 0:
             self._note(now_s, granted_ms, holder)
-            self._last_granted_at_s = now_s
+            self.last_granted_at_s = now_s
         return granted_ms
 
     def ended(self, holder: Hashable) -> None:

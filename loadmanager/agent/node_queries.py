@@ -6,7 +6,7 @@ Queries start with the node that answered last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import quote
@@ -175,17 +175,17 @@ class _Known:
     """None: not yet read from a node."""
 
 
+@dataclass(slots=True)
 class NamespaceCache:
     """Bundle boundaries by namespace, and the namespaces that are available without a lease. If a namespace cannot be
     read, a topic stays in the bundle in which it was granted.
     """
 
-    def __init__(self, nodes: LoadManagerNodes, grants: Grants, clock: Callable[[], float]) -> None:
-        self._nodes = nodes
-        self._grants = grants
-        self._clock = clock
-        self._known: dict[NamespaceName, _Known] = {}
-        self._outdated: set[NamespaceName] = set()
+    nodes: LoadManagerNodes
+    grants: Grants
+    clock: Callable[[], float]
+    _known: dict[NamespaceName, _Known] = field(default_factory=dict)
+    _outdated: set[NamespaceName] = field(default_factory=set)
 
     @property
     def available(self) -> list[str]:
@@ -203,7 +203,7 @@ class NamespaceCache:
         known = self._known.get(namespace)
         changed = known is not None and known.bundles != bundles
         self._outdated.discard(namespace)
-        until_s = self._clock() + (_MAX_AGE_OF_NEW_S if changed else _MAX_AGE_S)
+        until_s = self.clock() + (_MAX_AGE_OF_NEW_S if changed else _MAX_AGE_S)
         self._known[namespace] = _Known(bundles, until_s, None if known is None else known.is_available)
 
     async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
@@ -220,7 +220,7 @@ class NamespaceCache:
         """Read missing and outdated boundaries of these topics and of all granted ones. Stop if no node answers; drop
         all other namespaces.
         """
-        needed = {TopicName.parse(topic).namespace for topic in topics} | self._grants.namespaces
+        needed = {TopicName.parse(topic).namespace for topic in topics} | self.grants.namespaces
         for gone in self._known.keys() - needed:
             del self._known[gone]
         self._outdated &= needed
@@ -237,17 +237,17 @@ class NamespaceCache:
         name = TopicName.parse(topic).namespace
         known = self._known.get(name)
         if known is None:
-            return self._grants.find_bundle(topic)
+            return self.grants.find_bundle(topic)
         return BundleName(name, known.bundles.range_at(known.bundles.index_of_topic(topic)))
 
     def _is_current(self, namespace: NamespaceName) -> bool:
         known = self._known.get(namespace)
-        is_young = known is not None and known.is_available is not None and self._clock() < known.until_s
+        is_young = known is not None and known.is_available is not None and self.clock() < known.until_s
         return is_young and namespace not in self._outdated
 
     async def _read(self, namespace: NamespaceName) -> None:
         self._outdated.discard(namespace)
-        answer = await self._nodes.find_namespace(namespace)
+        answer = await self.nodes.find_namespace(namespace)
         if answer is None:
             self._known.pop(namespace, None)
             return

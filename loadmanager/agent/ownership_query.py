@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -25,6 +26,7 @@ class NotRegisteredError(LoadManagerError):
     """The broker is not registered, or its registration is uncertain: it may not open any topic."""
 
 
+@dataclass(frozen=True, slots=True)
 class OwnershipQuestions:
     """Answers the broker's questions, one topic each.
 
@@ -32,23 +34,13 @@ class OwnershipQuestions:
     broker at a version that was already revoked. `granted()` is called for each topic that the broker may open.
     """
 
-    def __init__(
-        self,
-        grants: Grants,
-        nodes: LoadManagerNodes,
-        namespaces: NamespaceCache,
-        metrics: AgentMetrics,
-        is_certain: Callable[[], bool],
-        contradicted: Callable[[BundleName], Awaitable[None]],
-        granted: Callable[[TopicName], None],
-    ) -> None:
-        self._grants = grants
-        self._nodes = nodes
-        self._namespaces = namespaces
-        self._metrics = metrics
-        self._is_certain = is_certain
-        self._contradicted = contradicted
-        self._granted = granted
+    grants: Grants
+    nodes: LoadManagerNodes
+    namespaces: NamespaceCache
+    metrics: AgentMetrics
+    is_certain: Callable[[], bool]
+    contradicted: Callable[[BundleName], Awaitable[None]]
+    granted: Callable[[TopicName], None]
 
     async def ask(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
         """Return the answer for the broker. A node may wait up to `wait_s` for this broker to become the owner.
@@ -57,16 +49,16 @@ class OwnershipQuestions:
         """
         for _ in range(_TRIES):
             verdict, claim = await self._ask_once(topic, wait_s)
-            self._metrics.questions.labels(verdict).inc()
+            self.metrics.questions.labels(verdict).inc()
             if verdict is GrantVerdict.STALE and claim is not None:
-                await self._contradicted(claim.bundle)
-            incarnation = self._grants.incarnation
-            if incarnation is None or not self._is_certain():
+                await self.contradicted(claim.bundle)
+            incarnation = self.grants.incarnation
+            if incarnation is None or not self.is_certain():
                 raise NotRegisteredError(
                     "the broker is not registered, or the session with the metadata store is in doubt"
                 )
             if verdict is GrantVerdict.GRANTED:
-                self._granted(topic)
+                self.granted(topic)
             if verdict is not GrantVerdict.VOID:
                 log.debug("topic_asked", topic=str(topic), verdict=verdict)
                 return OwnerAnswer(
@@ -78,7 +70,7 @@ class OwnershipQuestions:
         raise PeerUnavailableError("the bundle of the topic is being unloaded")
 
     async def _ask_once(self, topic: TopicName, wait_s: float) -> tuple[GrantVerdict, Claim | None]:
-        question = self._grants.ask(topic)
+        question = self.grants.ask(topic)
         if question is None:
             raise NotRegisteredError("the broker is not registered")
         outcome: tuple[GrantVerdict, Claim | None] = (GrantVerdict.NOT_OWNER, None)
@@ -87,22 +79,23 @@ class OwnershipQuestions:
             nonlocal outcome
             if claim is None:
                 return False
-            outcome = (self._grants.answer(question, claim), claim)
+            outcome = (self.grants.answer(question, claim), claim)
             self._note(topic, *outcome)
             return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
 
-        awaited = Awaited(self._grants.broker, wait_s) if wait_s else None
-        await self._nodes.ask_ownership(topic, settles, awaited)
+        awaited = Awaited(self.grants.broker, wait_s) if wait_s else None
+        await self.nodes.ask_ownership(topic, settles, awaited)
         return outcome
 
     def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:
         if verdict is GrantVerdict.FOREIGN_BUNDLE:
-            self._metrics.garbage.labels("node").inc()
+            self.metrics.garbage.labels("node").inc()
             log.warning("node_answer_invalid", error=f"{claim.bundle} cannot hold {topic}")
         else:
-            self._namespaces.note(claim.bundle)
+            self.namespaces.note(claim.bundle)
 
 
+@dataclass(frozen=True, slots=True)
 class OpenTopics:
     """Topics that the broker may have open.
 
@@ -110,29 +103,22 @@ class OpenTopics:
     is called when the boundaries of a namespace have changed.
     """
 
-    def __init__(
-        self,
-        namespaces: NamespaceCache,
-        topics_of: Callable[[NamespaceName], Iterable[str]],
-        loads: Callable[[], Mapping[str, NamespaceBundleStats]],
-        on_new_bundles: Callable[[], None],
-    ) -> None:
-        self._namespaces = namespaces
-        self._topics_of = topics_of
-        self._loads = loads
-        self._on_new_bundles = on_new_bundles
+    namespaces: NamespaceCache
+    topics_of: Callable[[NamespaceName], Iterable[str]]
+    loads: Callable[[], Mapping[str, NamespaceBundleStats]]
+    on_new_bundles: Callable[[], None]
 
     async def of_bundle(self, bundle: BundleName) -> TopicsAnswer:
         """Return the topics whose hash lies in the bundle's range, by name. The bundle need not be a current one.
 
         `InvalidRecordError` for an unknown namespace, `PeerUnavailableError` if no node knows its hash function.
         """
-        bundles = await self._namespaces.find_bundles(bundle.namespace)
+        bundles = await self.namespaces.find_bundles(bundle.namespace)
         if bundles is None:
             raise InvalidRecordError(f"namespace {bundle.namespace} not found")
-        loads = self._loads()
+        loads = self.loads()
         topics = []
-        for topic in sorted(self._topics_of(bundle.namespace)):
+        for topic in sorted(self.topics_of(bundle.namespace)):
             value = topic_hash(topic, bundles.hash_function)
             if value in bundle.range:
                 topics.append(OpenTopic.model_validate({"topic": topic, "hash": value, **loads.get(topic, NO_STATS)}))
@@ -141,5 +127,5 @@ class OpenTopics:
     def take_boundaries(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:
         """Store the new bundles of a namespace after the leader has split or merged some."""
         log.info("boundaries_received", namespace=str(namespace), bundles=len(bundles))
-        self._namespaces.take(namespace, bundles)
-        self._on_new_bundles()
+        self.namespaces.take(namespace, bundles)
+        self.on_new_bundles()

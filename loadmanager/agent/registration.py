@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -236,6 +237,7 @@ class Registrar:
         return RegistrationCreator(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)
 
 
+@dataclass(frozen=True, slots=True)
 class StoreRollback:
     """Detects a metadata store that has lost writes, by comparing it with the unloads that the agent has received.
 
@@ -253,33 +255,32 @@ class StoreRollback:
     that the store assigns, and refuse every leader's unloads. A new registration starts without fences and epochs.
     """
 
-    def __init__(self, store: MetadataStore, grants: Grants, withdraw: Callable[[str], object]) -> None:
-        self._store = store
-        self._grants = grants
-        self._withdraw = withdraw
+    store: MetadataStore
+    grants: Grants
+    withdraw: Callable[[str], object]
 
     async def look(self, bundle: BundleName) -> None:
         """Compare the fence of the bundle and the highest epoch with the store; withdraw if writes were lost."""
-        registration, epoch = self._grants.registration, self._grants.highest_epoch
-        fence = self._grants.highest_fence(bundle)
+        registration, epoch = self.grants.registration, self.grants.highest_epoch
+        fence = self.grants.highest_fence(bundle)
         try:
             were_lost = await self.read_epoch() < epoch or await self._is_owned_up_to(fence, bundle)
         except (StoreError, InvalidRecordError) as error:
             log.warning("store_not_compared", error=str(error))
             return
-        if were_lost and registration == self._grants.registration:
+        if were_lost and registration == self.grants.registration:
             log.warning("store_rolled_back", bundle=str(bundle), version=fence, epoch=epoch)
-            self._withdraw("store_rolled_back")
+            self.withdraw("store_rolled_back")
 
     async def read_epoch(self) -> int:
         """Return the current epoch; `StoreError` if it cannot be read."""
-        await self._store.sync()
-        znode = await self._store.get(paths.EPOCH)
+        await self.store.sync()
+        znode = await self.store.get(paths.EPOCH)
         return znode.version if znode else 0
 
     async def _is_owned_up_to(self, version: int, bundle: BundleName) -> bool:
         path = paths.namespace(str(bundle.namespace))
-        znode = await self._store.get(path)
+        znode = await self.store.get(path)
         if znode is None:
             return False
         state = decode_namespace(bundle.namespace, decode(znode.data, path), path)
@@ -287,5 +288,5 @@ class StoreRollback:
         if index is None:
             return False
         ownership = state.ownerships[index]
-        is_ours = ownership.state is OwnershipState.OWNED and ownership.owner == self._grants.registration
+        is_ours = ownership.state is OwnershipState.OWNED and ownership.owner == self.grants.registration
         return is_ours and ownership.version <= version

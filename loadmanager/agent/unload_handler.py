@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 _UNLOADS_AT_A_TIME = 8
 
 
+@dataclass(frozen=True, slots=True)
 class UnloadHandler:
     """Executes unloads of the leader.
 
@@ -36,27 +37,15 @@ class UnloadHandler:
     None once the bundle is closed. `contradicted()` is called if the epoch of an unload is too old.
     """
 
-    def __init__(
-        self,
-        grants: Grants,
-        broker: BrokerClient,
-        namespaces: NamespaceCache,
-        metrics: AgentMetrics,
-        read_epoch: Callable[[], Awaitable[int]],
-        open_topics: Callable[[], Iterable[str]],
-        on_unloaded: Callable[[], None],
-        contradicted: Callable[[BundleName], Awaitable[None]],
-        answered: Callable[[BundleName, UnloadRefusedError | None], None] = lambda *_: None,
-    ) -> None:
-        self._grants = grants
-        self._broker = broker
-        self._namespaces = namespaces
-        self._metrics = metrics
-        self._read_epoch = read_epoch
-        self._open_topics = open_topics
-        self._on_unloaded = on_unloaded
-        self._contradicted = contradicted
-        self._answered = answered
+    grants: Grants
+    broker: BrokerClient
+    namespaces: NamespaceCache
+    metrics: AgentMetrics
+    read_epoch: Callable[[], Awaitable[int]]
+    open_topics: Callable[[], Iterable[str]]
+    on_unloaded: Callable[[], None]
+    contradicted: Callable[[BundleName], Awaitable[None]]
+    answered: Callable[[BundleName, UnloadRefusedError | None], None] = lambda *_: None
 
     async def unload(
         self,
@@ -76,39 +65,39 @@ class UnloadHandler:
         """
         revocation: Revocation | UnloadRefusal = UnloadRefusal.UNKNOWN_EPOCH
         if await self._was_elected(epoch):
-            revocation = self._grants.revoke(bundle, owner, epoch, version, hash_function)
+            revocation = self.grants.revoke(bundle, owner, epoch, version, hash_function)
         if isinstance(revocation, UnloadRefusal):
-            self._metrics.unloads.labels(revocation).inc()
+            self.metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
             if revocation is UnloadRefusal.STALE_EPOCH:
-                await self._contradicted(bundle)
+                await self.contradicted(bundle)
             return revocation
         try:
-            await self._broker.unload(str(bundle), self._topics(revocation, hash_function), destination)
+            await self.broker.unload(str(bundle), self._topics(revocation, hash_function), destination)
         except (PeerUnavailableError, InvalidRecordError) as error:
-            self._metrics.unloads.labels("broker_unavailable").inc()
+            self.metrics.unloads.labels("broker_unavailable").inc()
             log.warning("unload_failed", bundle=str(bundle), epoch=epoch, version=version, error=str(error))
             if isinstance(error, UnloadRefusedError):
-                self._answered(bundle, error)
+                self.answered(bundle, error)
             raise
-        self._answered(bundle, None)
-        self._grants.closed(revocation)
-        self._on_unloaded()
-        self._metrics.unloads.labels("done").inc()
+        self.answered(bundle, None)
+        self.grants.closed(revocation)
+        self.on_unloaded()
+        self.metrics.unloads.labels("done").inc()
         log.info("unloaded", bundle=str(bundle), epoch=epoch, version=version, topics=len(revocation.topics))
         return None
 
     def topics_of(self, namespace: NamespaceName) -> set[str]:
         """Return the topics of a namespace that may be open: all granted ones, and those the broker reports."""
-        granted = self._grants.topics_by_bundle()
+        granted = self.grants.topics_by_bundle()
         found = {topic for bundle in granted if bundle.namespace == namespace for topic in granted[bundle]}
-        return found.union(topic for topic in self._open_topics() if TopicName.parse(topic).namespace == namespace)
+        return found.union(topic for topic in self.open_topics() if TopicName.parse(topic).namespace == namespace)
 
     def everything_open(self) -> dict[BundleName, list[str]]:
         """Return by bundle all granted topics, and those the broker reports, if their bundle is known."""
-        found = {bundle: set(topics) for bundle, topics in self._grants.topics_by_bundle().items()}
-        for topic in self._open_topics():
-            bundle = self._grants.find_bundle(topic) or self._namespaces.find_bundle(topic)
+        found = {bundle: set(topics) for bundle, topics in self.grants.topics_by_bundle().items()}
+        for topic in self.open_topics():
+            bundle = self.grants.find_bundle(topic) or self.namespaces.find_bundle(topic)
             if bundle is not None:
                 found.setdefault(bundle, set()).add(topic)
         return {bundle: sorted(topics) for bundle, topics in found.items()}
@@ -120,7 +109,7 @@ class UnloadHandler:
         async def close_one(bundle: BundleName, topics: list[str]) -> bool:
             async with slots:
                 try:
-                    await self._broker.unload(str(bundle), topics)
+                    await self.broker.unload(str(bundle), topics)
                 except (PeerUnavailableError, InvalidRecordError) as error:
                     log.warning("broker_did_not_close", bundle=str(bundle), error=str(error))
                     return False
@@ -130,12 +119,12 @@ class UnloadHandler:
 
     async def _was_elected(self, epoch: int) -> bool:
         """Tell if some leader has or had this epoch: accepting an invented one would lock out every real leader."""
-        if epoch <= self._grants.highest_epoch:
+        if epoch <= self.grants.highest_epoch:
             return True
         try:
-            return epoch <= await self._read_epoch()
+            return epoch <= await self.read_epoch()
         except StoreError as error:
-            self._metrics.unloads.labels("epoch_not_read").inc()
+            self.metrics.unloads.labels("epoch_not_read").inc()
             log.warning("unload_failed", epoch=epoch, error=str(error))
             raise
 
@@ -145,12 +134,12 @@ class UnloadHandler:
 
         def is_here(topic: str) -> bool:
             if hash_function is None:
-                return self._namespaces.find_bundle(topic) == bundle
+                return self.namespaces.find_bundle(topic) == bundle
             return TopicName.parse(topic).namespace == bundle.namespace and (
                 topic_hash(topic, hash_function) in bundle.range
             )
 
-        return sorted(revocation.topics.union(filter(is_here, self._open_topics())))
+        return sorted(revocation.topics.union(filter(is_here, self.open_topics())))
 
 
 EXPECTED_S = 30.0
@@ -176,6 +165,7 @@ class _Expected:
     until_s: float
 
 
+@dataclass(slots=True)
 class WarmUp:
     """Bundles that the leader announced to this broker. `ask` answers the broker's questions and can delay a "no".
 
@@ -185,39 +175,32 @@ class WarmUp:
     A bundle is no longer expected once it has arrived, was revoked again, or was announced to an earlier incarnation.
     """
 
-    def __init__(
-        self,
-        grants: Grants,
-        broker: BrokerClient,
-        ask: Callable[[TopicName, float], Awaitable[OwnerAnswer]],
-        clock: Callable[[], float],
-    ) -> None:
-        self._grants = grants
-        self._broker = broker
-        self._ask = ask
-        self._clock = clock
-        self._expected: dict[str, _Expected] = {}
-        self._looks: dict[str, asyncio.Event] = {}
+    grants: Grants
+    broker: BrokerClient
+    ask: Callable[[TopicName, float], Awaitable[OwnerAnswer]]
+    clock: Callable[[], float]
+    _expected: dict[str, _Expected] = field(default_factory=dict)
+    _looks: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> UnloadRefusal | bool:
         """Announce a bundle to the broker and return True if it has prepared, False if it does not support that.
 
         A call for another destination is refused. `PeerUnavailableError` if the broker does not answer.
         """
-        if self._grants.registration is None:
+        if self.grants.registration is None:
             return UnloadRefusal.NOT_REGISTERED
-        if self._grants.registration != destination:
+        if self.grants.registration != destination:
             return UnloadRefusal.OTHER_BROKER
         self._expect(wanted.bundle, destination.incarnation)
-        is_prepared = await self._broker.prepare(wanted)
+        is_prepared = await self.broker.prepare(wanted)
         log.info("prepared", bundle=wanted.bundle, topics=len(wanted.topics), by_broker=is_prepared)
         return is_prepared
 
     async def ask_owner(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
         """Return the answer for the broker. For an expected bundle, delay a "no" by at most `wait_s`."""
-        gives_up_s = self._clock() + min(wait_s, LONGEST_WAIT_S)
-        answer = await self._ask(topic, 0.0)
-        while not answer.owned and self._is_expected(answer.bundle) and self._clock() < gives_up_s:
+        gives_up_s = self.clock() + min(wait_s, LONGEST_WAIT_S)
+        answer = await self.ask(topic, 0.0)
+        while not answer.owned and self._is_expected(answer.bundle) and self.clock() < gives_up_s:
             assert answer.bundle is not None, "it is expected"
             answer = await self._ask_again(topic, answer.bundle, gives_up_s)
         if answer.owned and answer.bundle is not None:
@@ -228,23 +211,23 @@ class WarmUp:
         if len(self._expected) >= _MOST_BUNDLES:
             self._expected = {each: known for each, known in self._expected.items() if self._is_expected(each)}
         if len(self._expected) < _MOST_BUNDLES:
-            fence = self._grants.highest_fence(BundleName.parse(bundle))
-            self._expected[bundle] = _Expected(incarnation, fence, self._clock() + EXPECTED_S)
+            fence = self.grants.highest_fence(BundleName.parse(bundle))
+            self._expected[bundle] = _Expected(incarnation, fence, self.clock() + EXPECTED_S)
 
     def _is_expected(self, bundle: str | None) -> bool:
         known = None if bundle is None else self._expected.get(bundle)
-        if bundle is None or known is None or self._clock() >= known.until_s:
+        if bundle is None or known is None or self.clock() >= known.until_s:
             return False
-        is_of_this_life = known.incarnation == self._grants.incarnation
-        return is_of_this_life and known.fence == self._grants.highest_fence(BundleName.parse(bundle))
+        is_of_this_life = known.incarnation == self.grants.incarnation
+        return is_of_this_life and known.fence == self.grants.highest_fence(BundleName.parse(bundle))
 
     async def _ask_again(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
         """Ask again after the poll for the bundle has found it or given up."""
         looked = self._looks.get(bundle)
         if looked is None:
             return await self._look(topic, bundle, gives_up_s)
-        await wait_at_most(looked, gives_up_s - self._clock())
-        return await self._ask(topic, 0.0)
+        await wait_at_most(looked, gives_up_s - self.clock())
+        return await self.ask(topic, 0.0)
 
     async def _look(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
         """Poll the nodes, for all questions about the bundle."""
@@ -252,9 +235,9 @@ class WarmUp:
         pause_s = _FIRST_PAUSE_S
         try:
             while True:
-                held_s = min(_HELD_S, gives_up_s - self._clock()) if len(self._looks) <= _MOST_HELD else 0.0
-                answer = await self._ask(topic, max(0.0, held_s))
-                if answer.owned or not self._is_expected(bundle) or self._clock() >= gives_up_s:
+                held_s = min(_HELD_S, gives_up_s - self.clock()) if len(self._looks) <= _MOST_HELD else 0.0
+                answer = await self.ask(topic, max(0.0, held_s))
+                if answer.owned or not self._is_expected(bundle) or self.clock() >= gives_up_s:
                     return answer
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)

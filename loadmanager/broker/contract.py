@@ -333,15 +333,6 @@ class Contract:
         held = self._held.get(topic)
         return held is not None and held.phase is TopicPhase.OPEN and (self.has_lease(now_s) or self._outlasts(topic))
 
-    def phase(self, topic: str) -> TopicPhase | None:
-        held = self._held.get(topic)
-        return None if held is None else held.phase
-
-    @property
-    def held(self) -> list[str]:
-        """Topics that are open, being opened or being closed."""
-        return list(self._held)
-
     @property
     def opening(self) -> list[str]:
         """Topics with a pending ownership question, which may still open them."""
