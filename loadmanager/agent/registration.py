@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -51,31 +51,26 @@ from loadmanager.wire.store_records import decode_namespace
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class Registrar:
     """Maintains `/loadbalance/brokers/<broker>`. `first_record()` returns the content of a new znode."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        broker_id: str,
-        life: Life,
-        grants: Grants,
-        leases: Leases,
-        metrics: AgentMetrics,
-        clock: Callable[[], float],
-        first_record: Callable[[], Awaitable[bytes]],
-        close_topics: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._path = paths.broker(broker_id)
-        self._life = life
-        self._grants = grants
-        self._metrics = metrics
-        self._clock = clock
-        self._first_record = first_record
-        self._close_topics = close_topics
-        self._presence = Presence(life.name, leases)
-        self._wake = asyncio.Event()
+    store: MetadataStore
+    broker_id: str
+    life: Life
+    grants: Grants
+    leases: Leases
+    metrics: AgentMetrics
+    clock: Callable[[], float]
+    first_record: Callable[[], Awaitable[bytes]]
+    close_topics: Callable[[], None]
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _path: str = field(init=False)
+    _presence: Presence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._path = paths.broker(self.broker_id)
+        self._presence = Presence(self.life.name, self.leases)
 
     @property
     def phase(self) -> PresencePhase:
@@ -89,19 +84,19 @@ class Registrar:
     @property
     def incarnation(self) -> int | None:
         """The current incarnation; None unless the broker is registered in this session."""
-        return self._presence.incarnation(self._store.session_id)
+        return self._presence.incarnation(self.store.session_id)
 
     @property
     def is_certain(self) -> bool:
         """Tell if the broker is certainly registered now."""
-        return self.incarnation is not None and self._clock() < self._store.lease_valid_until_s
+        return self.incarnation is not None and self.clock() < self.store.lease_valid_until_s
 
     def grant_lease(self, holder: BrokerProcess | None = None) -> int:
         """Return the lease in milliseconds, counted from when the broker asked; 0: none.
 
         `holder` is the process that asked, if that is certain; see `Leases`.
         """
-        return self._presence.grant(self._clock(), self._store.session_id, self._store.lease_valid_until_s, holder)
+        return self._presence.grant(self.clock(), self.store.session_id, self.store.lease_valid_until_s, holder)
 
     def wake(self) -> None:
         """Check the registration now instead of at the next interval."""
@@ -130,14 +125,14 @@ class Registrar:
     async def leave(self) -> None:
         """Delete the registration, or try until the session may be closed anyway."""
         self._tell(PresenceSignal.LEAVE)
-        while not self._presence.may_go(self._clock()):
+        while not self._presence.may_go(self.clock()):
             await self.step_and_wait(lambda: None)
 
     async def run(self, wanted: Callable[[], BrokerProcess | None]) -> None:
         """Keep the registration as `wanted()` says, for ever."""
         unsubscribe = (
-            self._store.watch(self._path, lambda _path: self.wake()),
-            self._store.on_session(lambda _state: self.wake()),
+            self.store.watch(self._path, lambda _path: self.wake()),
+            self.store.on_session(lambda _state: self.wake()),
         )
         try:
             while True:
@@ -154,11 +149,11 @@ class Registrar:
 
     async def step(self, wanted: BrokerProcess | None) -> float:
         """Do the pending work; return the seconds until the next check at the latest."""
-        is_connected = self._store.state is SessionState.CONNECTED
-        work = self._tell(CheckRegistration(wanted, self._store.session_id, is_connected))
+        is_connected = self.store.state is SessionState.CONNECTED
+        work = self._tell(CheckRegistration(wanted, self.store.session_id, is_connected))
         while work is not None:
             work = self._tell(await self._outcome_of(work))
-        return max(0.0, self._presence.wake_s - self._clock())
+        return max(0.0, self._presence.wake_s - self.clock())
 
     async def publish(self, record: bytes) -> None:
         """Replace the znode's content; `StoreError` if that failed or its outcome is unknown."""
@@ -167,7 +162,7 @@ class Registrar:
             raise StoreError("the broker is not registered")
         put = metadata_store.Put(self._path, record, held.version)
         try:
-            (version,) = await self._store.commit([put], session_id=held.session_id)
+            (version,) = await self.store.commit([put], session_id=held.session_id)
         except ZnodeTooLargeError:
             raise
         except StoreError:
@@ -180,7 +175,7 @@ class Registrar:
 
     def _tell(self, event: Event) -> Work | None:
         """Step the state machine, do its immediate actions, and return the one that needs the store, if any."""
-        actions = self._presence.step(event, self._clock())
+        actions = self._presence.step(event, self.clock())
         do_all(actions, self._do_at_once)
         return next((each for each in actions if isinstance(each, Work)), None)
 
@@ -189,13 +184,13 @@ class Registrar:
             case Say(event, fields, is_warning):
                 (log.warning if is_warning else log.info)(event, path=self._path, **fields)
             case Register(incarnation):
-                self._grants.register(incarnation)
-                self._metrics.registrations.inc()
+                self.grants.register(incarnation)
+                self.metrics.registrations.inc()
             case CloseTopics():
-                self._close_topics()
+                self.close_topics()
             case Forget(reason):
-                self._grants.forget()
-                self._metrics.withdrawals.labels(reason).inc()
+                self.grants.forget()
+                self.metrics.withdrawals.labels(reason).inc()
 
     async def _outcome_of(self, work: Work) -> Event:
         try:
@@ -212,29 +207,29 @@ class Registrar:
     async def _do(self, work: Work) -> Event:
         match work:
             case Read():
-                znode = await self._store.get(self._path)
-                session_id = self._store.session_id
+                znode = await self.store.get(self._path)
+                session_id = self.store.session_id
                 is_foreign = znode is not None and znode.ephemeral_owner != session_id
                 return ZnodeRead(znode, session_id, self._find_creator(znode) if znode and is_foreign else None)
             case CreateRegistration(session_id):
-                await self._store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
-                create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
-                await self._store.commit([create], session_id=session_id)
+                await self.store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
+                create = metadata_store.Create(self._path, await self.first_record(), ephemeral=True)
+                await self.store.commit([create], session_id=session_id)
                 return PresenceSignal.CREATED
             case DeleteRegistration(version, session_id):
-                await self._store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
+                await self.store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED
 
     def _find_creator(self, znode: Znode) -> RegistrationCreator | None:
         try:
             record = decode_local_broker_data(znode_codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:
-            self._metrics.garbage.labels("registration").inc()
+            self.metrics.garbage.labels("registration").inc()
             log.warning("leftover_znode_unreadable", error=str(error))
             return None
         life = record.get("agentLife", "")
         url = (record.get("protocols") or {}).get(AGENT_PROTOCOL)
-        return RegistrationCreator(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)
+        return RegistrationCreator(life, self.life.is_over(life), record.get("brokerLeaseMs"), url)
 
 
 @dataclass(frozen=True, slots=True)

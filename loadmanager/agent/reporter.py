@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import structlog
@@ -103,6 +103,7 @@ def build_report(
     return record
 
 
+@dataclass(slots=True)
 class Reporter:
     """Writes the load report when it is due.
 
@@ -112,35 +113,20 @@ class Reporter:
     `host_usage()` is the last usage, measured at `measured_at_s()`; `find_fault()` returns why the broker is stuck.
     """
 
-    def __init__(
-        self,
-        identity: LocalBrokerData,
-        settings: AgentSettings,
-        watch: BrokerWatch,
-        namespaces: NamespaceCache,
-        host_usage: Callable[[], HostUsage],
-        measured_at_s: Callable[[], float],
-        metrics: AgentMetrics,
-        clock: Callable[[], float],
-        find_fault: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._identity = identity
-        self._interval_s = settings.load_balancer_report_update_min_interval_millis / 1000
-        self._longest_interval_s = settings.load_balancer_report_update_max_interval_minutes * 60
-        self._threshold_percent = settings.load_balancer_report_update_threshold_percentage
-        self._weights = settings.resource_weights
-        self._watch = watch
-        self._namespaces = namespaces
-        self._host_usage = host_usage
-        self._measured_at_s = measured_at_s
-        self._unloaded_at_s: float | None = None
-        self._wake = asyncio.Event()
-        self._metrics = metrics
-        self._clock = clock
-        self._find_fault = find_fault
-        self._first: _Report | None = None
-        self._written: _Report | None = None
-        self._incarnation: int | None = None
+    identity: LocalBrokerData
+    settings: AgentSettings
+    watch: BrokerWatch
+    namespaces: NamespaceCache
+    host_usage: Callable[[], HostUsage]
+    measured_at_s: Callable[[], float]
+    metrics: AgentMetrics
+    clock: Callable[[], float]
+    find_fault: Callable[[], str | None]
+    _unloaded_at_s: float | None = None
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _first: _Report | None = None
+    _written: _Report | None = None
+    _incarnation: int | None = None
 
     async def first_record(self) -> bytes:
         """Return the content of a new znode."""
@@ -149,7 +135,7 @@ class Reporter:
 
     def bundle_unloaded(self) -> None:
         """Note that the broker has closed a bundle: the last report no longer shows its load."""
-        self._unloaded_at_s = self._clock()
+        self._unloaded_at_s = self.clock()
 
     def bundles_changed(self) -> None:
         """Check now whether a report is due: boundaries have changed, and the last report has the old bundles."""
@@ -157,23 +143,25 @@ class Reporter:
 
     async def run(self, registration: Registrar) -> None:
         while True:
-            await wait_at_most(self._wake, self._interval_s)
+            await wait_at_most(self._wake, self.settings.load_balancer_report_update_min_interval_millis / 1000)
             self._wake.clear()
             await self.tick(registration)
 
     async def tick(self, registration: Registrar) -> None:
         """Write the report if it is due."""
-        await self._namespaces.refresh(self._watch.loads)
+        await self.namespaces.refresh(self.watch.loads)
         incarnation = registration.incarnation
-        if incarnation is None or self._watch.stats is None:
+        if incarnation is None or self.watch.stats is None:
             return
         if incarnation != self._incarnation:
             self._incarnation, self._written = incarnation, self._first
         report = self._build(self._written)
         last = self._written.figures if self._written else None
+        threshold_percent = self.settings.load_balancer_report_update_threshold_percentage
+        longest_s = self.settings.load_balancer_report_update_max_interval_minutes * 60
         due = (
             self._unload_reported()
-            or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
+            or report_due(last, report.figures, threshold_percent, longest_s)
             or self._find_change(report)
             or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.is_overwritten else None)
         )
@@ -182,7 +170,7 @@ class Reporter:
 
     def _unload_reported(self) -> ReportDue | None:
         """Due after an unload, once all figures were measured after it."""
-        if self._unloaded_at_s is None or self._measured_at_s() <= self._unloaded_at_s:
+        if self._unloaded_at_s is None or self.measured_at_s() <= self._unloaded_at_s:
             return None
         return ReportDue(ReportReason.BUNDLE_UNLOADED, "bundles", 0.0)
 
@@ -205,25 +193,26 @@ class Reporter:
             await registration.publish(await asyncio.to_thread(pack_report, report.record))
         except StoreError as error:
             log.warning("report_not_written", reason=due.reason, error=str(error))
-            self._metrics.reports.labels("failed").inc()
+            self.metrics.reports.labels("failed").inc()
             return
         self._written = report
         if due.reason is ReportReason.BUNDLE_UNLOADED:
             self._unloaded_at_s = None
-        self._metrics.reports.labels("written").inc()
+        self.metrics.reports.labels("written").inc()
         log.info("report_written", reason=due.reason, figure=due.figure, bundles=report.record["numBundles"])
 
     def _build(self, written: _Report | None) -> _Report:
-        bundles, unmapped = bundle_loads(self._watch.loads, self._bundle_of)
-        self._metrics.unmapped_topics.set(len(unmapped))
+        bundles, unmapped = bundle_loads(self.watch.loads, self._bundle_of)
+        self.metrics.unmapped_topics.set(len(unmapped))
         before = written.record if written else None
-        record = build_report(self._identity, self._host_usage(), bundles, self._watch.stats, before, clock.now_ms())
-        if (fault := self._find_fault()) is not None:
+        record = build_report(self.identity, self.host_usage(), bundles, self.watch.stats, before, clock.now_ms())
+        if (fault := self.find_fault()) is not None:
             record["stuck"] = fault
-        return _Report(record, ReportFigures.of(*load_and_usage_of(record), self._weights, self._clock()))
+        figures = ReportFigures.of(*load_and_usage_of(record), self.settings.resource_weights, self.clock())
+        return _Report(record, figures)
 
     def _bundle_of(self, topic: str) -> str | None:
-        bundle = self._namespaces.find_bundle(topic)
+        bundle = self.namespaces.find_bundle(topic)
         return str(bundle) if bundle else None
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 from yarl import URL
@@ -27,6 +28,7 @@ from loadmanager.agent.host_readings import Roots, find_limits, is_in_container,
 from loadmanager.agent.host_usage import (
     NOTHING_KNOWN,
     HostReading,
+    HostUsage,
     unknown_limits,
     usage_between,
     why_bandwidth_is_unknown,
@@ -53,39 +55,30 @@ _LIMITS_NOT_SEEN = (
 )
 
 
+@dataclass(slots=True)
 class UsageSampler:
     """Measures usage at intervals. `usage` is the last measurement, taken at `measured_at_s` or later; unknown before
     the first.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        watch: BrokerWatch,
-        metrics: AgentMetrics,
-        clock: Callable[[], float],
-        roots: Roots,
-        agents_on_host: Callable[[], int],
-    ) -> None:
-        self._interval_s = settings.load_balancer_host_usage_check_interval_minutes * 60
-        self._setting = settings.host_usage_scope
-        self._cores = settings.cpu_limit_cores
-        self._nic_speed_gbps = settings.load_balancer_override_broker_nic_speed_gbps
-        self._port = URL(settings.broker_url).port
-        self._watch = watch
-        self._metrics = metrics
-        self._clock = clock
-        self._roots = roots
-        self._agents_on_host = agents_on_host
-        self._previous: HostReading | None = None
-        self._has_rates = False
-        self._unknown: tuple[str, ...] | None = None
-        self._reported_fault = ""
-        self._subject: tuple[int, BrokerProcess | None] = (1, None)
-        self.scope = "unknown"
-        """Scope of the last measurement: `host`, `process` or `unknown`."""
-        self.usage = NOTHING_KNOWN
-        self.measured_at_s = clock()
+    settings: AgentSettings
+    watch: BrokerWatch
+    metrics: AgentMetrics
+    clock: Callable[[], float]
+    roots: Roots
+    count_agents: Callable[[], int]
+    scope: str = "unknown"
+    """Scope of the last measurement: `host`, `process` or `unknown`."""
+    usage: HostUsage = field(default_factory=lambda: NOTHING_KNOWN)
+    measured_at_s: float = field(init=False)
+    _previous: HostReading | None = None
+    _has_rates: bool = False
+    _unknown: tuple[str, ...] | None = None
+    _reported_fault: str = ""
+    _subject: tuple[int, BrokerProcess | None] = (1, None)
+
+    def __post_init__(self) -> None:
+        self.measured_at_s = self.clock()
 
     @property
     def agents_on_host(self) -> int:
@@ -102,7 +95,7 @@ class UsageSampler:
             await self._pause()
 
     async def sample(self) -> None:
-        asked_at_s = self._clock()
+        asked_at_s = self.clock()
         self._subject = await self._look()
         scope, reading = await asyncio.to_thread(self._read, *self._subject)
         if scope != self.scope:
@@ -120,50 +113,55 @@ class UsageSampler:
         if reading is None:
             self.usage = NOTHING_KNOWN
         else:
-            own_traffic = traffic(self._watch.loads) if of_process else None
-            self.usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
+            own_traffic = traffic(self.watch.loads) if of_process else None
+            self.usage = usage_between(
+                self._previous, reading, self.settings.load_balancer_override_broker_nic_speed_gbps, own_traffic
+            )
         self._has_rates = self._previous is not None
         self._previous = reading
-        self.measured_at_s = min(asked_at_s, self._watch.measured_at_s) if of_process else asked_at_s
-        self._metrics.show_usage(self.usage)
+        self.measured_at_s = min(asked_at_s, self.watch.measured_at_s) if of_process else asked_at_s
+        self.metrics.show_usage(self.usage)
         self._say_what_is_unknown(reading)
 
     async def _pause(self) -> None:
         """Wait until the next sample is due or the scope may have changed."""
-        due_s = self._clock() + (self._interval_s if self._has_rates else min(_FIRST_INTERVAL_S, self._interval_s))
-        while (left_s := due_s - self._clock()) > 0:
+        interval_s = self.settings.load_balancer_host_usage_check_interval_minutes * 60
+        due_s = self.clock() + (interval_s if self._has_rates else min(_FIRST_INTERVAL_S, interval_s))
+        while (left_s := due_s - self.clock()) > 0:
             await asyncio.sleep(min(left_s, _LOOK_INTERVAL_S))
             if await self._look() != self._subject:
                 return
 
     async def _look(self) -> tuple[int, BrokerProcess | None]:
-        return await asyncio.to_thread(self._agents_on_host), self._watch.process
+        return await asyncio.to_thread(self.count_agents), self.watch.process
 
     def _read(self, agents: int, broker: BrokerProcess | None) -> tuple[str, HostReading | None]:
         """Return the scope and a reading of it; None if nothing can be measured."""
-        declared = self._nic_speed_gbps is not None
-        is_auto = self._setting == "auto"
-        if self._setting == "host":
-            return "host", read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)
+        declared = self.settings.load_balancer_override_broker_nic_speed_gbps is not None
+        is_auto = self.settings.host_usage_scope == "auto"
+        if self.settings.host_usage_scope == "host":
+            return "host", read_host(self.roots, self.clock, self.settings.cpu_limit_cores, nic_speed_declared=declared)
         if broker is None or (is_auto and not self._sees(broker)):
             return "unknown", None
         if is_auto and agents == 1 and self._has_no_limits(broker):
-            return "host", read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)
-        reading = read_process(broker[0], self._roots, self._clock, self._cores, nic_speed_declared=declared)
+            return "host", read_host(self.roots, self.clock, self.settings.cpu_limit_cores, nic_speed_declared=declared)
+        reading = read_process(
+            broker[0], self.roots, self.clock, self.settings.cpu_limit_cores, nic_speed_declared=declared
+        )
         return ("unknown", None) if reading is None else ("process", reading)
 
     def _has_no_limits(self, broker: BrokerProcess) -> bool:
         try:
-            return not is_in_container(self._roots) and not find_limits(broker[0], self._roots).is_below_host()
+            return not is_in_container(self.roots) and not find_limits(broker[0], self.roots).is_below_host()
         except OSError:  # the process has exited
             return False
 
     def _sees(self, broker: BrokerProcess) -> bool:
         """Tell if the pid denotes the broker in this pid namespace."""
         pid = broker[0]
-        if pid == os.getpid() or (pid == _INIT and not is_in_container(self._roots)):
+        if pid == os.getpid() or (pid == _INIT and not is_in_container(self.roots)):
             return False
-        return listens_at(pid, self._port) is not False
+        return listens_at(pid, URL(self.settings.broker_url).port) is not False
 
     def _say_what_is_unknown(self, reading: HostReading | None) -> None:
         unknown = unknown_limits(self.usage)

@@ -17,7 +17,7 @@ from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.net.auth.outgoing_token import Token, own_token
-from loadmanager.net.request_ids import REQUEST_ID_HEADER, current_id
+from loadmanager.net.request_ids import headers_with_id
 from loadmanager.net.tls_contexts import RenewedTls, client_tls_of
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
@@ -82,7 +82,7 @@ class HttpClient:
     def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
         self._caller = caller
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
         )
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class HttpClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         if self._caller.tls is not None:
             options.setdefault("ssl", self._caller.tls.context())
-        shown = {**self._caller.headers(), **(headers or {})}
+        shown = {**self._caller.headers(), **(headers or {}), **headers_with_id()}
         try:
             async with self._session.request(
                 method, url, timeout=timeout, allow_redirects=False, headers=shown, **options
@@ -126,14 +126,6 @@ class HttpClient:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
-
-
-async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Add the id of the current incoming request to an outgoing one."""
-    request_id = current_id()
-    if request_id is not None:
-        request.headers[REQUEST_ID_HEADER] = request_id
-    return await send(request)
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

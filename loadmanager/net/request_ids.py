@@ -51,7 +51,7 @@ def noted(request: web.BaseRequest) -> Iterator[None]:
         yield
 
 
-def current_id() -> str | None:
-    """Return the id of the request being handled; None without one."""
+def headers_with_id() -> dict[str, str]:
+    """Return the header of an outgoing request: the id of the request being handled, if there is one."""
     known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
-    return known
+    return {} if known is None else {REQUEST_ID_HEADER: known}

@@ -13,6 +13,7 @@ import time
 from asyncio.sslproto import SSLProtocol
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
@@ -58,52 +59,47 @@ class Handshake:
             self._socket.close()
 
 
+@dataclass(slots=True, eq=False)
 class TlsListener:
     """Accepts on `listener` until closed. `serve` creates the protocol after the handshake."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        tls: ServerTls,
-        connections: ConnectionLimit,
-        serve: Callable[[Handshake], asyncio.Protocol],
-        handshake_s: float,
-    ) -> None:
-        self._listener = listener
-        self._tls = tls
-        self._connections = connections
-        self._serve = serve
-        self._handshake_s = handshake_s
-        self._loop = asyncio.get_running_loop()
-        self._in_progress: set[Handshake] = set()
-        self._said_at_s = -_SAID_EVERY_S
-        listener.settimeout(0)
+    listener: socket.socket
+    tls: ServerTls
+    connections: ConnectionLimit
+    serve: Callable[[Handshake], asyncio.Protocol]
+    handshake_s: float
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _in_progress: set[Handshake] = field(default_factory=set)
+    _said_at_s: float = -_SAID_EVERY_S
+
+    def __post_init__(self) -> None:
+        self.listener.settimeout(0)
         self._listen()
 
     def close(self) -> None:
         """Stop accepting, and abort handshakes in progress."""
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._loop.remove_reader(self.listener)
+        self.listener.close()
         for handshake in list(self._in_progress):
             handshake.abort()
 
     def _listen(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener, self._accept)
+        if self.listener.fileno() >= 0:
+            self._loop.add_reader(self.listener, self._accept)
 
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = self.listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:  # usually too many open files
             log.warning("not_accepting", error=str(error))
-            self._loop.remove_reader(self._listener)
+            self._loop.remove_reader(self.listener)
             self._loop.call_later(_TRY_AGAIN_S, self._listen)
             return
         sock.settimeout(0)
         handshake = Handshake(sock)
-        if self._connections.admit(handshake):
+        if self.connections.admit(handshake):
             self._in_progress.add(handshake)
             handshake.begin(self._complete(handshake)).add_done_callback(lambda _: self._over(handshake))
         else:
@@ -111,15 +107,15 @@ class TlsListener:
 
     def _over(self, handshake: Handshake) -> None:
         self._in_progress.discard(handshake)
-        self._connections.gone(handshake)
+        self.connections.gone(handshake)
 
     async def _complete(self, handshake: Handshake) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._serve(handshake),
+                lambda: self.serve(handshake),
                 handshake.take(),
-                ssl=self._tls.context(),
-                ssl_handshake_timeout=self._handshake_s,
+                ssl=self.tls.context(),
+                ssl_handshake_timeout=self.handshake_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         # Drop the traceback: it would keep everything made for the handshake until cycles are collected.
@@ -131,9 +127,9 @@ class TlsListener:
     def _on_handshake_failed(self, error: Exception) -> None:
         """Count and log a failed handshake, with rate limiting. A connection that sent nothing counts as broken off."""
         if not isinstance(error, ssl.SSLError):
-            self._tls.handshakes["broken_off"] += 1
+            self.tls.handshakes["broken_off"] += 1
             return
-        self._tls.handshakes["refused"] += 1
+        self.tls.handshakes["refused"] += 1
         now_s = time.monotonic()
         if now_s - self._said_at_s >= _SAID_EVERY_S:
             self._said_at_s = now_s

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -44,15 +45,13 @@ _FORMAT = TraceContextTextMapPropagator()
 _NO_TRACER = NoOpTracer()
 
 
+@dataclass(frozen=True, slots=True)
 class Tracing:
     """Spans of this process: of `requests`, and of its `own` work. Without an `exporter` nothing is traced."""
 
-    def __init__(
-        self, requests: Tracer = _NO_TRACER, own: Tracer = _NO_TRACER, exporter: SpanProcessor | None = None
-    ) -> None:
-        self._requests = requests
-        self._own = own
-        self.exporter = exporter
+    requests: Tracer = _NO_TRACER
+    own: Tracer = _NO_TRACER
+    exporter: SpanProcessor | None = None
 
     def close(self) -> None:
         """Export remaining spans; takes a few seconds at most."""
@@ -74,7 +73,7 @@ class Tracing:
             given = _FORMAT.extract(request.headers, Context())
             attributes = {"http.request.method": request.method, "http.route": route, "url.path": request.path}
             name = f"{request.method} {route}"
-            with self._requests.start_as_current_span(name, given, SpanKind.SERVER, attributes) as span:
+            with self.requests.start_as_current_span(name, given, SpanKind.SERVER, attributes) as span:
                 response = await handler(request)
                 span.set_attribute("http.response.status_code", response.status)
                 if response.status >= _FAILED:
@@ -90,11 +89,11 @@ class Tracing:
         spans = [*islice(of, 1 + _MOST_LINKS)]
         parent = set_span_in_context(spans[0]) if spans else None
         links = [Link(span.get_span_context()) for span in spans[1:]]
-        return self._own.start_as_current_span(name, parent, attributes=dict(attributes), links=links)
+        return self.own.start_as_current_span(name, parent, attributes=dict(attributes), links=links)
 
     def begin(self, name: str, attributes: Attributes) -> Span:
         """Begin a span that may cross tasks, until `end_span`."""
-        return self._own.start_span(name, attributes=dict(attributes))
+        return self.own.start_span(name, attributes=dict(attributes))
 
 
 OFF = Tracing()

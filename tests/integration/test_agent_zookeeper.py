@@ -251,7 +251,7 @@ async def measured_the_same(sampler: UsageSampler) -> None:
         "cpu": {"usage": 150.0, "limit": 200.0},
         "memory": {"usage": 3_000.0, "limit": 4_000.0},
     }
-    sampler.measured_at_s = sampler._clock()
+    sampler.measured_at_s = sampler.clock()
 
 
 async def test_nothing_is_written_without_changes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,4 +402,4 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
 
 
 async def _no_sample(sampler: Any) -> None:  # noqa: ANN401 - a UsageSampler
-    sampler.usage, sampler.measured_at_s = NOTHING_KNOWN, sampler._clock()
+    sampler.usage, sampler.measured_at_s = NOTHING_KNOWN, sampler.clock()
