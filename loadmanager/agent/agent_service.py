@@ -65,7 +65,6 @@ class Agent:
         life: Life | None = None,
         clock: Callable[[], float] = now_s,
         roots: Roots | None = None,
-        unload_timeout_s: float | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -79,8 +78,7 @@ class Agent:
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)
         self.leases = Leases(settings.broker_lease_ms)
-        timeouts = {} if unload_timeout_s is None else {"unload_timeout_s": unload_timeout_s}
-        self._broker = BrokerClient(self._http, settings.broker_url, **timeouts)
+        self._broker = BrokerClient(self._http, settings.broker_url)
         nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self._stuck = StuckDetector(settings.broker_lease_ms / 1000)

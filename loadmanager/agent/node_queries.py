@@ -5,7 +5,7 @@ Queries start with the node that answered last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
@@ -33,7 +33,7 @@ from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT_S = 1.5
+_TIMEOUT_S = 1.5
 """Nodes answer from memory. After this time the next node is asked."""
 
 _MAX_ANSWERS = 2
@@ -42,40 +42,24 @@ _MAX_ANSWERS = 2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """Expected owner of a bundle, and the time to wait for it. Nodes of older versions answer at once."""
-
-    broker: BrokerId
-    for_s: float
-
-    def params(self) -> dict[str, str]:
-        return {"owner": self.broker, "waitMs": str(round(self.for_s * 1000))}
-
-
 class LoadManagerNodes:
-    def __init__(
-        self,
-        http: HttpClient,
-        urls: Sequence[str],
-        metrics: AgentMetrics,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
+    def __init__(self, http: HttpClient, urls: Sequence[str], metrics: AgentMetrics) -> None:
         self._http = http
         self._urls = [url.rstrip("/") for url in urls]
         self._metrics = metrics
-        self._timeout_s = timeout_s
 
     async def ask_ownership(
-        self, topic: TopicName, settles: Callable[[Claim | None], bool], awaited: Awaited | None = None
+        self, topic: TopicName, settles: Callable[[Claim | None], bool], broker: BrokerId, wait_s: float
     ) -> None:
         """Query the nodes about the topic's bundle, and pass each answer to `settles` until it returns True.
 
-        The answer is None for an unknown namespace. At most two nodes answer: one node may lag behind. With `awaited`,
-        the first node may delay any other answer. `PeerUnavailableError` if no node answers.
+        The answer is None for an unknown namespace. At most two nodes answer: one node may lag behind. The
+        first node may wait up to `wait_s` for this broker to become the owner; nodes of older versions answer at once.
+        `PeerUnavailableError` if no node answers.
         """
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
-        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _MAX_ANSWERS, awaited)
+        params = {"owner": broker, "waitMs": str(round(wait_s * 1000))} if wait_s else None
+        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _MAX_ANSWERS, params, wait_s)
 
     async def find_namespace(self, namespace: NamespaceName) -> tuple[NamespaceBundles, bool] | None:
         """Return the bundles of a namespace, and whether it is available without a lease; None if it does not exist.
@@ -90,14 +74,15 @@ class LoadManagerNodes:
         parse: Callable[[bytes, str], T],
         settles: Callable[[T | None], bool],
         max_answers: int,
-        awaited: Awaited | None = None,
+        params: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
     ) -> T | None:
         """Return the first answer for which `settles` is true, else the last of at most `max_answers`."""
         failures: list[str] = []
         answers: list[T | None] = []
         for url in list(self._urls):
             try:
-                answers.append(await self._ask_one(url + path, parse, None if answers else awaited))
+                answers.append(await self._ask_one(url + path, parse, params, wait_s))
             except PeerUnavailableError as error:
                 failures.append(str(error))
                 continue
@@ -108,15 +93,17 @@ class LoadManagerNodes:
                 continue
             if len(answers) == 1:
                 self._prefer(url)
+                params, wait_s = None, 0.0
             if settles(answers[-1]) or len(answers) == max_answers:
                 break
         if not answers:
             raise PeerUnavailableError("no load-manager node answered: " + "; ".join(failures))
         return answers[-1]
 
-    async def _ask_one(self, url: str, parse: Callable[[bytes, str], T], awaited: Awaited | None) -> T | None:
-        wait_s, params = (0.0, None) if awaited is None else (awaited.for_s, awaited.params())
-        answer = await self._http.call("GET", url, self._timeout_s + wait_s, params=params)
+    async def _ask_one(
+        self, url: str, parse: Callable[[bytes, str], T], params: Mapping[str, str] | None, wait_s: float
+    ) -> T | None:
+        answer = await self._http.call("GET", url, _TIMEOUT_S + wait_s, params=params)
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if answer.status != HTTPStatus.OK:

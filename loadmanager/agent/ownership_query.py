@@ -9,7 +9,7 @@ import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict
-from loadmanager.agent.node_queries import Awaited, LoadManagerNodes, NamespaceCache
+from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.core.domain.bundles import NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
 from loadmanager.errors import InvalidRecordError, LoadManagerError
@@ -83,8 +83,7 @@ class OwnershipQuestions:
             self._note(topic, *outcome)
             return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
 
-        awaited = Awaited(self.grants.broker, wait_s) if wait_s else None
-        await self.nodes.ask_ownership(topic, settles, awaited)
+        await self.nodes.ask_ownership(topic, settles, self.grants.broker, wait_s)
         return outcome
 
     def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:

@@ -21,17 +21,11 @@ class UnloadRefusedError(PeerUnavailableError):
 class BrokerClient:
     """Client of one broker's HTTP interface."""
 
-    def __init__(
-        self,
-        http: HttpClient,
-        url: str,
-        stats_timeout_s: float = STATS_TIMEOUT_S,
-        unload_timeout_s: float = UNLOAD_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, http: HttpClient, url: str) -> None:
         self._http = http
         self._url = url.rstrip("/")
-        self._stats_timeout_s = stats_timeout_s
-        self._unload_timeout_s = unload_timeout_s
+        self._stats_timeout_s = STATS_TIMEOUT_S
+        self._unload_timeout_s = UNLOAD_TIMEOUT_S
 
     async def stats(self) -> BrokerStats:
         """Read the statistics; raises `PeerUnavailableError` without an answer, `InvalidRecordError` for impossible

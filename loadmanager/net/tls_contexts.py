@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import ConfigurationError
+from loadmanager.util.file_stamp import file_stamp
 from loadmanager.util.process_metrics import counter, gauge
 
 log = structlog.get_logger(__name__)
@@ -156,7 +157,7 @@ class RenewedTls:
         return context
 
     def _stamps(self) -> object:
-        return tuple(map(_stamp, (self.files.trust_certs, self.files.certificate, self.files.key)))
+        return tuple(map(file_stamp, (self.files.trust_certs, self.files.certificate, self.files.key)))
 
 
 class ServerTls(RenewedTls):
@@ -233,16 +234,6 @@ def _default_context(purpose: ssl.Purpose, trust_certs: Path | None = None) -> s
     context = ssl.create_default_context(purpose, cafile=trust_certs)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-def _stamp(path: Path | None) -> object:
-    if path is None:
-        return None
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _present(context: ssl.SSLContext, files: TlsFiles) -> None:

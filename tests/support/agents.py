@@ -131,7 +131,8 @@ async def running_agent(
     await elect(store, highest_epoch)
     listener, of_broker = listen(), listen()
     url, local_url = (f"http://127.0.0.1:{each.getsockname()[1]}" for each in (listener, of_broker))
-    agent = Agent(settings, store, url, life=life, clock=clock, unload_timeout_s=unload_timeout_s)
+    agent = Agent(settings, store, url, life=life, clock=clock)
+    agent._broker._unload_timeout_s = unload_timeout_s
     servers = [await serve_app(agent.server.app(), listener), await serve_app(agent.server.broker_app(), of_broker)]
     async with aiohttp.ClientSession() as http:
         running = RunningAgent(agent, url, local_url, store, http)

@@ -4,7 +4,7 @@ A token is verified once; after that it costs one dictionary lookup. The cache i
 entries end with their tokens. Only valid tokens are cached, so callers without one cannot fill it. A caller without a
 token is identified by its client certificate, if `tlsTrustCertsFilePath` names the trusted certificates.
 
-`AccessRole` has the roles of operations, and `Permissions` those of a principal; docs/security.md has the table.
+`AccessRole` has the roles of operations; docs/security.md has the table of those of a principal.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class AuthGate:
         self.failures = dict.fromkeys(TokenFault, 0)
         self._settings = settings
         self._clock = clock
-        self._permissions = Permissions(settings)
         self._known: dict[str, Visitor] = {}
         self._look_again_s = 0.0
         refuse_half_an_audience(settings)
@@ -187,8 +186,19 @@ class AuthGate:
         return check_token(token, self._key.current, self._settings)
 
     def _visitor(self, claimed: Claimed) -> Visitor:
-        principal, permissions = claimed.principal, self._permissions
-        return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
+        principal = claimed.principal
+        is_proxy = principal in self._settings.proxy_roles
+        return Visitor(principal, self._roles_of(principal), claimed.expires_s, is_proxy)
+
+    def _roles_of(self, principal: str) -> frozenset[AccessRole]:
+        settings = self._settings
+        if not settings.authorization_enabled or principal in settings.super_user_roles:
+            return ALL
+        given = {AccessRole.ANYONE}
+        for name, roles in _GIVES.items():
+            if not {principal, EVERYBODY}.isdisjoint(getattr(settings, name)):
+                given |= roles
+        return frozenset(given)
 
     def _original(self, request: web.Request, visitor: Visitor, role: AccessRole) -> str:
         """Return the original principal, as in Pulsar: a proxy must name one that has the role; others must not."""
@@ -199,9 +209,9 @@ class AuthGate:
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {visitor.principal!r} is not in proxyRoles")
         if not original or not original.isprintable():
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
-        if self._permissions.is_proxy(original):
+        if original in self._settings.proxy_roles:
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
-        if role not in self._permissions.of(original):
+        if role not in self._roles_of(original):
             raise self._forbidden(original, role)
         return f"{original} by {visitor.principal}"
 
@@ -210,8 +220,10 @@ class AuthGate:
         return UnauthenticatedError(reason)
 
     def _forbidden(self, principal: str, role: AccessRole) -> ForbiddenError:
+        """Count a refusal, and return it with the settings whose lists grant the role, the narrowest first."""
         self.failures[TokenFault.FORBIDDEN] += 1
-        lists = ", ".join(self._permissions.keys_that_give(role))
+        names = sorted((name for name, roles in _LISTS.items() if role in roles), key=lambda name: len(_LISTS[name]))
+        lists = ", ".join(map(self._settings.key, names))
         return ForbiddenError(
             f"{principal!r} may not do this: it takes {role.upper()}, which these lists give: {lists}"
         )
@@ -269,29 +281,3 @@ _GIVES = {
     "lookup_roles": frozenset({AccessRole.LOOKUP}),
 }
 _LISTS = {"super_user_roles": ALL, **_GIVES}
-
-
-@dataclass(frozen=True, slots=True)
-class Permissions:
-    """Permissions by the lists in these settings."""
-
-    settings: AuthSettings
-
-    def of(self, principal: str) -> frozenset[AccessRole]:
-        """Return the roles of the principal."""
-        settings = self.settings
-        if not settings.authorization_enabled or principal in settings.super_user_roles:
-            return ALL
-        given = {AccessRole.ANYONE}
-        for name, roles in _GIVES.items():
-            if not {principal, EVERYBODY}.isdisjoint(getattr(settings, name)):
-                given |= roles
-        return frozenset(given)
-
-    def is_proxy(self, principal: str) -> bool:
-        return principal in self.settings.proxy_roles
-
-    def keys_that_give(self, role: AccessRole) -> list[str]:
-        """Return the settings whose lists grant the role, the narrowest first."""
-        names = sorted((name for name, roles in _LISTS.items() if role in roles), key=lambda name: len(_LISTS[name]))
-        return [self.settings.key(name) for name in names]

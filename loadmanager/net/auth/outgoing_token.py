@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from loadmanager.errors import ConfigurationError
+from loadmanager.util.file_stamp import file_stamp
 
 if TYPE_CHECKING:  # slow to import, and most commands do not need it
     from loadmanager.config.auth_settings import AuthSettings
@@ -45,16 +46,16 @@ class TokenFile:
     def read(self) -> str:
         """Return the token in the file; the previous one if the file cannot be read."""
         try:
-            if self._stamp() != self._seen:
+            if file_stamp(self.path) != self._seen:
                 self.read_again()
-        except (ConfigurationError, OSError):
+        except ConfigurationError:
             pass  # The file is being replaced. If the previous token has expired, the server will say so.
         return self._token
 
     def read_again(self) -> str:
         """Return the token in the file, even if unchanged; raises `ConfigurationError` if there is none."""
+        seen = file_stamp(self.path)
         try:
-            seen = self._stamp()
             text = self.path.read_text("ascii")
         except OSError as error:
             raise ConfigurationError(f"token file {self.path}: {error.strerror}") from None
@@ -63,10 +64,6 @@ class TokenFile:
         token = _one_word(text, f"token file {self.path}")
         self._seen, self._token = seen, token
         return token
-
-    def _stamp(self) -> object:
-        stat = self.path.stat()
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def own_token(settings: AuthSettings) -> Token | None:

@@ -48,6 +48,7 @@ from jwt.algorithms import HMACAlgorithm
 from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.outgoing_token import FILE_SCHEME, path_of_file_url
+from loadmanager.util.file_stamp import file_stamp
 
 log = structlog.get_logger(__name__)
 
@@ -81,16 +82,6 @@ class KeyPlace:
     def __str__(self) -> str:
         """Name the setting, and the file if it is certainly one. Never show the key itself."""
         return f"{self._name} {self.path}" if self._is_file else self._name
-
-    def stamp(self) -> object:
-        """Stamp that changes whenever the file changes."""
-        if self.path is None:
-            return None
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self) -> bytes:
         """Read the key's bytes; raises `ConfigurationError` if there are none."""
@@ -155,12 +146,12 @@ class KeySource:
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
         self.fault = ""
         """Current fault of the file, while the last good key stays in use."""
-        self._seen = self._place.stamp()
+        self._seen = file_stamp(self._place.path)
         self.current = self._load()
 
     def look_again(self) -> bool:
         """Read the file if it has changed; return True if the key has changed."""
-        stamp = self._place.stamp()
+        stamp = file_stamp(self._place.path)
         if self._place.path is None or (stamp == self._seen and not self.fault):
             return False
         try:

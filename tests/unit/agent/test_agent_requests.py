@@ -30,7 +30,7 @@ class Nodes:
     def __init__(self, *claims: Claim | None) -> None:
         self._claims = claims
 
-    async def ask_ownership(self, _: TopicName, settles: Callable[[Claim | None], bool], __: None) -> None:
+    async def ask_ownership(self, _: TopicName, settles: Callable[[Claim | None], bool], *__: object) -> None:
         any(settles(claim) for claim in self._claims)
 
 
