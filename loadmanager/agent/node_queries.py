@@ -53,8 +53,8 @@ class LoadManagerNodes:
     ) -> None:
         """Query the nodes about the topic's bundle, and pass each answer to `settles` until it returns True.
 
-        The answer is None for an unknown namespace. At most two nodes answer: one node may lag behind. The
-        first node may wait up to `wait_s` for this broker to become the owner; nodes of older versions answer at once.
+        The answer is None for an unknown namespace. At most two nodes answer: one node may lag behind. The first
+        may wait up to `wait_s` for this broker to become the owner; nodes of older versions answer at once.
         `PeerUnavailableError` if no node answers.
         """
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"

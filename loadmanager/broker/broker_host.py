@@ -427,8 +427,10 @@ class Hosting:
     def _close_topic(self, wanted: Close) -> None:
         topic = self._topics[wanted.topic]
         unload = wanted.unload
-        of_unload = () if unload is None else (unload.bundle, unload.destination, unload.number)
-        closing = topic.closing = Closing(wanted.reason, *of_unload)
+        closing = Closing(wanted.reason)
+        if unload is not None:
+            closing = Closing(wanted.reason, unload.bundle, unload.destination, unload.number)
+        topic.closing = closing
         given_up = [task for task in self._work[topic.name] if not task.done()]
         self._work[topic.name] = [*given_up, self._spawn(self._put_away(topic, closing, given_up))]
 

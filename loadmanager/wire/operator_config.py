@@ -113,7 +113,9 @@ def find_changes(current: OperatorConfigDocument, wanted: OperatorConfigDocument
         *_find("isolation policy", current.isolation_policies, wanted.isolation_policies),
         *_find("failure domain", current.failure_domains, wanted.failure_domains),
         *_find("anti-affinity group", current.anti_affinity_groups, wanted.anti_affinity_groups),
-        *_find("control", *(each and _by_subject(each) for each in (current.controls, wanted.controls))),
+        *_find(
+            "control", *(None if each is None else _by_subject(each) for each in (current.controls, wanted.controls))
+        ),
         *_find("setting", current.configuration, wanted.configuration),
         *_find("learned", *({"all": each} if each else None for each in (current.learned, wanted.learned))),
     ]
