@@ -149,7 +149,8 @@ class OwnerMap:
     def refused(self, topic: str, broker_id: str) -> None:
         """Note that the broker does not serve the topic. Raises `InvalidNameError`."""
         place = self.place_of(topic)
-        if place.named is not None and place.named.broker_id == broker_id:
+        named = place.owner or place.known
+        if named is not None and named.broker_id == broker_id:
             place.refusals += place.was_named
             place.owner, place.was_named = None, False
 

@@ -227,11 +227,6 @@ class Place:
     def is_moving(self) -> bool:
         return self.pushed is not None and self.pushed.is_moving
 
-    @property
-    def named(self) -> Owner | None:
-        """Owner whose refusal counts: the one that clients use, else the last known one."""
-        return self.owner or self.known
-
     def settle(self, owner: Owner | None) -> None:
         """Set the pushed owner, or the announced next one; None: no owner."""
         self.owner = owner

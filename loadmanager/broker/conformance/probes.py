@@ -41,7 +41,9 @@ class Probe(Protocol):
 
 
 def probe_of(text: str) -> Probe:
-    """Parse `[METHOD] http://...{topic}...`, `ws://...{topic}...`, or a command; `ConfigurationError` if invalid."""
+    """Parse `[METHOD] http://...{topic}...`, `ws://...{topic}...`, or a command; `ConfigurationError` if invalid. Call
+    it in a running event loop.
+    """
     first, _, rest = text.strip().partition(" ")
     if first.isupper() and rest.startswith(("http://", "https://")):
         return HttpProbe(_with_topic(rest), first)
@@ -70,11 +72,9 @@ class HttpProbe:
     def __init__(self, url: str, method: str) -> None:
         self._url = url
         self._method = method
-        self._http: HttpClient | None = None
+        self._http = HttpClient()
 
     async def try_once(self, topic: str) -> ProbeResult:
-        if self._http is None:
-            self._http = HttpClient()
         url = self._url.replace(_TOPIC, quote(topic, safe=""))
         try:
             answer = await self._http.call(self._method, URL(url, encoded=True), _LONGEST_S, data=b"check")
@@ -86,8 +86,7 @@ class HttpProbe:
         return ProbeResult(answer.status // 100 == 2, reply)  # noqa: PLR2004 - 2xx
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
+        await self._http.close()
 
 
 class WebsocketProbe:
@@ -97,7 +96,7 @@ class WebsocketProbe:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._session: aiohttp.ClientSession | None = None  # noqa: TID251 - HttpClient has no WebSocket
+        self._session = aiohttp.ClientSession()  # noqa: TID251 - HttpClient has no WebSocket
         self._idle: dict[str, list[aiohttp.ClientWebSocketResponse]] = {}
         self._numbers = itertools.count(1)
 
@@ -122,12 +121,9 @@ class WebsocketProbe:
                 await connection.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def _connect(self, topic: str) -> aiohttp.ClientWebSocketResponse:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()  # noqa: TID251 - as above
         timeout = aiohttp.ClientWSTimeout(ws_close=1.0)
         return await self._session.ws_connect(self._url.replace(_TOPIC, quote(topic, safe="")), timeout=timeout)
 
