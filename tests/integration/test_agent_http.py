@@ -21,7 +21,9 @@ from support.servers import closed_port
 from support.stores import started
 from support.waiting import eventually
 
+from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.presence import PresencePhase
+from loadmanager.agent.registration import Registrar
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange
@@ -777,7 +779,7 @@ async def test_unexpected_error_ends_the_agent_after_the_last_lease_lapsed(
         async with running_agent(agent_settings(broker, node, brokerLeaseMs=1500), store) as beside:
             await open_topic(beside, node, broker)
             broker.unload_status = 500
-            monkeypatch.setattr(beside.agent.watch, "look", fail)
+            monkeypatch.setattr(BrokerWatch, "look", fail)
             await is_waited_for(beside, store, await granted_until_s(beside))
             assert await beside.record() is None
 
@@ -794,7 +796,7 @@ async def test_session_outlasts_the_last_lease_when_the_withdrawal_fails(
         async with running_agent(agent_settings(broker, node, brokerLeaseMs=1500), store) as beside:
             await beside.registered()
             valid_until_s = await granted_until_s(beside)
-            monkeypatch.setattr(beside.agent.registration, "step", fail)
+            monkeypatch.setattr(Registrar, "step", fail)
             beside.agent.registration.wake()
             await is_waited_for(beside, store, valid_until_s)
 

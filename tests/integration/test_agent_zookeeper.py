@@ -179,7 +179,7 @@ async def test_silent_broker_without_lease_requests_is_withdrawn(place: Place) -
     async with place.agent() as beside:
         first = await beside.registered()
         beside.agent._broker._stats_timeout_s = 0.05
-        beside.agent.watch._silence_s = 0.3
+        beside.agent.watch.silence_s = 0.3
         place.broker.may_answer_stats.clear()
         await eventually(lambda: beside.agent.registration.phase == "absent")
         beside.agent._broker._stats_timeout_s = 5.0
