@@ -115,7 +115,7 @@ class Life:
             sockets = _SOCKETS.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return 1
-        return max(1, sockets.count(f"@{_prefix(self._kind)}{self._place}/"))
+        return max(1, sockets.count(f"@loadmanager-{self._kind}/{self._place}/"))
 
 
 def _is_unheld(kind: str, name: str) -> bool:
@@ -131,11 +131,7 @@ def _is_unheld(kind: str, name: str) -> bool:
 
 def _address(kind: str, name: str) -> str:
     """Return the address in Linux's abstract socket namespace; at most 107 bytes."""
-    return f"\0{_prefix(kind)}{name}"
-
-
-def _prefix(kind: str) -> str:
-    return f"loadmanager-{kind}/"
+    return f"\0loadmanager-{kind}/{name}"
 
 
 _CREDENTIALS = struct.Struct("iII")

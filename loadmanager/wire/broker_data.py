@@ -6,7 +6,7 @@ written by its brokers.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, NotRequired, cast
+from typing import Annotated, NamedTuple, NotRequired, cast
 
 import orjson
 from pydantic import Field, TypeAdapter
@@ -116,12 +116,7 @@ class LocalBrokerData(TypedDict, total=False):
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)
-OF_BUNDLES: tuple[Literal["lastStats", "bundles", "lastBundleGains", "lastBundleLosses"], ...] = (
-    "lastStats",
-    "bundles",
-    "lastBundleGains",
-    "lastBundleLosses",
-)
+OF_BUNDLES = frozenset({"lastStats", "bundles", "lastBundleGains", "lastBundleLosses"})
 """The fields that grow with a broker's bundles."""
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")

@@ -63,14 +63,11 @@ def encode_learned(data: LearnedData | None) -> bytes:
 
 def without_unproved_profiles(data: LearnedData) -> LearnedData:
     """Return the learned loads without profiles that no decision uses."""
-    return {**data, "namespaces": {name: _without_unproved_profile(each) for name, each in data["namespaces"].items()}}
-
-
-def _without_unproved_profile(learned: NamespaceLearned) -> NamespaceLearned:
-    found = learned.copy()
-    if not found.get("proved"):
-        found.pop("profile", None)
-    return found
+    namespaces = {name: each.copy() for name, each in data["namespaces"].items()}
+    for each in namespaces.values():
+        if not each.get("proved"):
+            each.pop("profile", None)
+    return {**data, "namespaces": namespaces}
 
 
 def learned_of(data: LearnedData | None) -> LearnedLoads:

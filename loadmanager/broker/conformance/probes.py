@@ -128,14 +128,14 @@ class WebsocketProbe:
         return await self._session.ws_connect(self._url.replace(_TOPIC, quote(topic, safe="")), timeout=timeout)
 
 
+@dataclass
 class CommandProbe:
     """One process per attempt, with the topic in its command line; served if it exits with 0."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._words = words
+    words: list[str]
 
     async def try_once(self, topic: str) -> ProbeResult:
-        async with client_process([word.replace(_TOPIC, topic) for word in self._words]) as process:
+        async with client_process([word.replace(_TOPIC, topic) for word in self.words]) as process:
             output, _ = await process.communicate()
             last = output.decode(errors="replace").strip().rpartition("\n")[2]
             return ProbeResult(process.returncode == 0, last or f"exit status {process.returncode}")

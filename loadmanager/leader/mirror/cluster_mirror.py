@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
@@ -257,9 +257,7 @@ class ClusterMirror:
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
-        itself: LocalBrokerData = {**record}
-        for field_of_bundles in OF_BUNDLES:
-            itself.pop(field_of_bundles, None)
+        itself = cast("LocalBrokerData", {name: value for name, value in record.items() if name not in OF_BUNDLES})
         entry = BrokerEntry(registration, znode_version, itself, answer.to_json())
         before, self.brokers[registration.broker] = self.brokers.get(registration.broker), entry
         if before is None or not entry.answers_as(before):
