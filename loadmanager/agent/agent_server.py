@@ -180,7 +180,7 @@ class AgentServer:
         bundle = BundleName.parse(wanted.bundle)
         done = await self.warm_up.prepare(destination, wanted)
         if isinstance(done, UnloadRefusal):
-            return _refused(bundle, done)
+            return _refuse(bundle, done)
         if not done:
             return _problem(HTTPStatus.NOT_IMPLEMENTED, f"{bundle}: the broker does not know how to prepare")
         return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -194,7 +194,7 @@ class AgentServer:
         to = None if destination is None else parse_broker_id(destination)
         refusal = await self.unload(bundle, owner, epoch, version, _hash_function(request), to)
         if refusal is not None:
-            return _refused(bundle, refusal)
+            return _refuse(bundle, refusal)
         return web.Response(status=HTTPStatus.NO_CONTENT)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
@@ -303,7 +303,7 @@ def _hash_function(request: web.Request) -> HashFunction | None:
         raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
 
 
-def _refused(bundle: BundleName, refusal: UnloadRefusal) -> web.Response:
+def _refuse(bundle: BundleName, refusal: UnloadRefusal) -> web.Response:
     is_absent = refusal is UnloadRefusal.NOT_REGISTERED
     status = HTTPStatus.SERVICE_UNAVAILABLE if is_absent else HTTPStatus.PRECONDITION_FAILED
     return _problem(status, f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")

@@ -338,7 +338,7 @@ class Presence:
         elif znode.czxid == self._leftover:
             self._delete_when_lapsed(znode, now_s)
         else:
-            self._found_foreign(znode, creator, now_s)
+            self._judge_foreign(znode, creator, now_s)
 
     def _register(self, process: BrokerProcess, znode: Znode, now_s: float) -> None:
         self._held = HeldRegistration(process, self._session_id, znode.czxid, znode.version)
@@ -347,7 +347,7 @@ class Presence:
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _found_foreign(self, znode: Znode, creator: RegistrationCreator | None, now_s: float) -> None:
+    def _judge_foreign(self, znode: Znode, creator: RegistrationCreator | None, now_s: float) -> None:
         if creator is not None and self._is_former_life(creator) and creator.longest_lease_ms is not None:
             lease_ms = creator.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)

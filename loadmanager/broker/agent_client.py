@@ -155,7 +155,7 @@ class Named:
         return cls(bundle, tuple(topics), destination if isinstance(destination, str) else None)
 
 
-def routes_of(
+def make_routes(
     stats: Callable[[], Mapping[str, Any]],
     unload: Callable[[Named], Awaitable[None]],
     prepare: Callable[[Named], Awaitable[None]],

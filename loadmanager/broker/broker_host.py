@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from loadmanager.broker.agent_client import AgentClient, Named, NoAnswerError, NotDoneError, routes_of
+from loadmanager.broker.agent_client import AgentClient, Named, NoAnswerError, NotDoneError, make_routes
 from loadmanager.broker.contract import (
     Action,
     AskLease,
@@ -180,7 +180,7 @@ class Hosting:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes for the agent, for your own application on a port that only the agent can reach."""
-        return routes_of(self._stats, self._unload, self._prepare)
+        return make_routes(self._stats, self._unload, self._prepare)
 
     async def __aenter__(self) -> Self:
         if self._port is not None:

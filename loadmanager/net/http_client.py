@@ -17,7 +17,7 @@ from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.net.auth.outgoing_token import Token, own_token
-from loadmanager.net.request_ids import headers_with_id
+from loadmanager.net.request_ids import get_id_headers
 from loadmanager.net.tls_contexts import RenewedTls, client_tls_of
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
@@ -113,7 +113,7 @@ class HttpClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         if self._caller.tls is not None:
             options.setdefault("ssl", self._caller.tls.context())
-        shown = {**self._caller.headers(), **(headers or {}), **headers_with_id()}
+        shown = {**self._caller.headers(), **(headers or {}), **get_id_headers()}
         try:
             async with self._session.request(
                 method, url, timeout=timeout, allow_redirects=False, headers=shown, **options

@@ -51,7 +51,7 @@ def noted(request: web.BaseRequest) -> Iterator[None]:
         yield
 
 
-def headers_with_id() -> dict[str, str]:
+def get_id_headers() -> dict[str, str]:
     """Return the header of an outgoing request: the id of the request being handled, if there is one."""
     known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
     return {} if known is None else {REQUEST_ID_HEADER: known}

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import ConfigurationError
-from loadmanager.util.file_stamp import file_stamp
+from loadmanager.util.file_stamp import read_stamp
 from loadmanager.util.process_metrics import counter, gauge
 
 log = structlog.get_logger(__name__)
@@ -157,7 +157,7 @@ class RenewedTls:
         return context
 
     def _stamps(self) -> object:
-        return tuple(map(file_stamp, (self.files.trust_certs, self.files.certificate, self.files.key)))
+        return tuple(map(read_stamp, (self.files.trust_certs, self.files.certificate, self.files.key)))
 
 
 class ServerTls(RenewedTls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def file_stamp(path: Path | None) -> object:
+def read_stamp(path: Path | None) -> object:
     """Return a value that differs once the file has changed; None without a file."""
     try:
         stat = path.stat() if path is not None else None

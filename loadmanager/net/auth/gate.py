@@ -188,9 +188,9 @@ class AuthGate:
     def _visitor(self, claimed: Claimed) -> Visitor:
         principal = claimed.principal
         is_proxy = principal in self._settings.proxy_roles
-        return Visitor(principal, self._roles_of(principal), claimed.expires_s, is_proxy)
+        return Visitor(principal, self._find_roles(principal), claimed.expires_s, is_proxy)
 
-    def _roles_of(self, principal: str) -> frozenset[AccessRole]:
+    def _find_roles(self, principal: str) -> frozenset[AccessRole]:
         settings = self._settings
         if not settings.authorization_enabled or principal in settings.super_user_roles:
             return ALL
@@ -211,7 +211,7 @@ class AuthGate:
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
         if original in self._settings.proxy_roles:
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
-        if role not in self._roles_of(original):
+        if role not in self._find_roles(original):
             raise self._forbidden(original, role)
         return f"{original} by {visitor.principal}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from loadmanager.errors import ConfigurationError
-from loadmanager.util.file_stamp import file_stamp
+from loadmanager.util.file_stamp import read_stamp
 
 if TYPE_CHECKING:  # slow to import, and most commands do not need it
     from loadmanager.config.auth_settings import AuthSettings
@@ -46,7 +46,7 @@ class TokenFile:
     def read(self) -> str:
         """Return the token in the file; the previous one if the file cannot be read."""
         try:
-            if file_stamp(self.path) != self._seen:
+            if read_stamp(self.path) != self._seen:
                 self.read_again()
         except ConfigurationError:
             pass  # The file is being replaced. If the previous token has expired, the server will say so.
@@ -54,7 +54,7 @@ class TokenFile:
 
     def read_again(self) -> str:
         """Return the token in the file, even if unchanged; raises `ConfigurationError` if there is none."""
-        seen = file_stamp(self.path)
+        seen = read_stamp(self.path)
         try:
             text = self.path.read_text("ascii")
         except OSError as error:

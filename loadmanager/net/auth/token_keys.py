@@ -48,7 +48,7 @@ from jwt.algorithms import HMACAlgorithm
 from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.outgoing_token import FILE_SCHEME, path_of_file_url
-from loadmanager.util.file_stamp import file_stamp
+from loadmanager.util.file_stamp import read_stamp
 
 log = structlog.get_logger(__name__)
 
@@ -146,12 +146,12 @@ class KeySource:
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
         self.fault = ""
         """Current fault of the file, while the last good key stays in use."""
-        self._seen = file_stamp(self._place.path)
+        self._seen = read_stamp(self._place.path)
         self.current = self._load()
 
     def look_again(self) -> bool:
         """Read the file if it has changed; return True if the key has changed."""
-        stamp = file_stamp(self._place.path)
+        stamp = read_stamp(self._place.path)
         if self._place.path is None or (stamp == self._seen and not self.fault):
             return False
         try:

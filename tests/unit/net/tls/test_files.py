@@ -140,7 +140,7 @@ def test_invalid_files_keep_the_last_valid_ones_and_set_the_metric(authority: Au
 def test_unusable_files_are_retried(own: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = ServerTls(server(own))
     first = tls.context()
-    monkeypatch.setattr("loadmanager.net.tls_contexts.file_stamp", lambda _: "as ever")
+    monkeypatch.setattr("loadmanager.net.tls_contexts.read_stamp", lambda _: "as ever")
     own.key.rename(own.key.with_name("away"))
     with capture_logs() as logs:
         assert tls.context() is first
