@@ -14,7 +14,6 @@ outcome is the next event. `wake_s` is the latest time for the next `CheckRegist
                                                                                     Forget
                                              else                                   Read
     ABSENT        ZnodeRead nothing                                                 CreateRegistration
-                  Created                                                           Read
                   ZnodeRead, this session                                           Register          ─▶ REGISTERED
                   ZnodeRead, other session,
                   of an earlier agent        one of its leases may be valid         (wait until it lapses)
@@ -147,7 +146,6 @@ class Died:
 class PresenceSignal(enum.Enum):
     """Events without data."""
 
-    CREATED = enum.auto()
     DELETED = enum.auto()
     END = enum.auto()
     """The agent is about to stop."""
@@ -188,7 +186,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CreateRegistration:
-    """Create the znode, in this session only."""
+    """Create the znode, in this session only; answered by ZnodeRead."""
 
     session_id: int
 
@@ -279,8 +277,6 @@ class Presence:
 
     def _on_signal(self, event: PresenceSignal, now_s: float) -> None:
         match event:
-            case PresenceSignal.CREATED:
-                self._to_do.append(Read())
             case PresenceSignal.DELETED:
                 self._on_deregistered()
                 self._wait(now_s)

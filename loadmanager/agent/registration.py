@@ -215,7 +215,7 @@ class Registrar:
                 await self.store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self.first_record(), ephemeral=True)
                 await self.store.commit([create], session_id=session_id)
-                return PresenceSignal.CREATED
+                return await self._do(Read())
             case DeleteRegistration(version, session_id):
                 await self.store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED

@@ -81,7 +81,6 @@ def test_serving_broker_is_registered_in_this_session(absent: Presence) -> None:
     assert absent.wake_s <= NOW_S, "at once"
     assert absent.step(LOOK, NOW_S) == [Read()]
     assert absent.step(ZnodeRead(None, OURS), NOW_S) == [CreateRegistration(OURS)]
-    assert absent.step(PresenceSignal.CREATED, NOW_S) == [Read()]
     assert absent.step(Wrote(50, 1), NOW_S) == []
     assert absent.registered is None
     said = Say("registered", {"incarnation": 50, "pid": 100}, is_warning=False)
@@ -438,13 +437,11 @@ class Place:
             case Read():
                 event: Event = ZnodeRead(self.znode, self.session_id, self.creator)
             case CreateRegistration(session_id):
-                event = PresenceSignal.CREATED
-                if self.znode is not None or session_id != self.session_id:
-                    event = WorkFailed(OSError("refused"))
-                else:
-                    self.make(
-                        RegistrationCreator("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id
-                    )
+                event = WorkFailed(OSError("refused"))
+                if self.znode is None and session_id == self.session_id:
+                    own = RegistrationCreator("own", is_over=False, longest_lease_ms=LEASE_MS, url=None)
+                    self.make(own, session_id)
+                    event = ZnodeRead(self.znode, session_id, own)
             case DeleteRegistration(version, session_id):
                 event = self.delete(version, session_id)
         self.tell(event if is_answered else WorkFailed(OSError("no answer")))
