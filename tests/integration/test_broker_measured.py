@@ -154,7 +154,7 @@ def test_brokers_of_one_host_report_their_own_usage(start: Start) -> None:
     for (earlier, ran_before_s), (later, ran_after_s) in zip(before, after, strict=True):
         assert earlier is not None
         assert later is not None
-        reported.append(usage_between(earlier, later, None).cpu.usage)
+        reported.append(usage_between(earlier, later, None)["cpu"]["usage"])
         used = 100 * (ran_after_s - ran_before_s) / (later.at_s - earlier.at_s)
         assert reported[-1] == pytest.approx(used, rel=0.1, abs=5)
     assert reported[0] < reported[2], "the idle one uses less"

@@ -443,7 +443,7 @@ TRANSITIONS = frozenset(read_transitions())
 
 
 def find_state(held: Contract, topic: str) -> str:
-    phase = held.phase(topic)
+    phase = phase_of(held, topic)
     return phase.name if phase is not None else "ASKED" if topic in held.opening else "unknown"
 
 
