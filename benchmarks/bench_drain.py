@@ -40,7 +40,6 @@ AT_A_TIME = 16
 NAME = NamespaceName.of("tenant", "ns")
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": 10_000,
-    "lookupTimeoutMs": 10_000,
     "maxConcurrentUnloads": AT_A_TIME,
     "maxConcurrentUnloadsPerBroker": AT_A_TIME,
     "loadBalancerSheddingEnabled": False,

@@ -35,7 +35,7 @@ from loadmanager.store.metadata_store import Put
 
 BUNDLES = 256
 TARGETS_S = {"SIGKILL": 0.1, "SIGSTOP": 1.0, "SIGTERM": 0.2}
-DEFAULTS = {"metadataStoreSessionTimeoutMillis": 10_000, "lookupTimeoutMs": 5_000, "leaderSilenceMs": 800}
+DEFAULTS = {"metadataStoreSessionTimeoutMillis": 10_000, "leaderSilenceMs": 800}
 STAGES = {
     "found out": ("leader_process_ended", "leader_silent"),
     "elected": ("elected",),

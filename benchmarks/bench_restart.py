@@ -54,7 +54,6 @@ BATCH, BATCH_CONNECTIONS = 1_000, 8
 HELD_OFF_S = 120
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": 10_000,
-    "lookupTimeoutMs": 30_000,
     "loadBalancerSheddingEnabled": False,
 }
 BUNDLES = NamespaceBundles(equal_boundaries(BUNDLES_PER_NAMESPACE))

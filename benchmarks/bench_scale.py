@@ -60,7 +60,6 @@ GIB_TARGET_MIB = 1024.0
 HEAP_MIB = 4_096
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": 60_000,
-    "lookupTimeoutMs": 30_000,
     "loadBalancerSheddingEnabled": True,
     "loadBalancerSheddingIntervalMinutes": 100_000,
     "loadBalancerAutoBundleSplitEnabled": False,

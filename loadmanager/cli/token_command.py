@@ -15,10 +15,11 @@ import orjson
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.token_keys import (
     KeyPlace,
+    PublicAlgorithm,
     SecretAlgorithm,
     ValidationKey,
     algorithm_of_secret,
@@ -115,14 +116,11 @@ def validate(
     given: _Given,
     secret: _SecretKey = "",
     public: Annotated[str, typer.Option("--public-key", help=f"The public key: {_TAKEN_FROM}.")] = "",
-    signature_algorithm: _Algorithm = "RS256",
 ) -> None:
     """Tell whether a node with this key would accept a token, and name its principal."""
     if bool(secret) == bool(public):
         fail("--secret-key and --public-key: give one of them", EXIT_CONFIGURATION)
-    key = _or_fail(
-        lambda: _secret_key(secret) if secret else public_key(KeyPlace("--public-key", public), signature_algorithm)
-    )
+    key = _or_fail(lambda: _secret_key(secret) if secret else public_key(KeyPlace("--public-key", public)))
     try:
         claimed = check_token(_token(given), key, _DefaultAuthSettings())
     except TokenError as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from loadmanager.config.settings_base import KeyedSettings
-
-PublicAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 
 EVERYBODY = "*"
 """In a list of principals: everyone with a token."""
@@ -31,10 +29,6 @@ class AuthSettings(KeyedSettings):
         description="Require a token for everything except health checks. While this is off, everybody may do"
         " everything.",
     )
-    authorization_enabled: bool = Field(
-        True,
-        description="Check the roles below. Off: every valid token may do everything (Pulsar's default).",
-    )
     token_secret_key: SecretStr = Field(
         SecretStr(""),
         description="Symmetric key of tokens, at least 32 bytes: file:///path or a path (the bytes of the file"
@@ -46,15 +40,9 @@ class AuthSettings(KeyedSettings):
         description="Public key of tokens, DER or PEM: file:///path or a path, data:;base64,... or base64. A"
         " changed file is read again.",
     )
-    token_public_alg: PublicAlgorithm = Field(
-        "RS256", description="Algorithm of tokens with a key pair; all others are refused."
-    )
     token_auth_claim: str = Field("sub", min_length=1, description="Claim with the principal of a token.")
-    token_audience_claim: str = Field(
-        "", description="Claim with the audience of a token, such as aud. Empty: any audience."
-    )
     token_audience: str = Field(
-        "", description="Required audience: the value of tokenAudienceClaim, or one in its list."
+        "", description="Required audience: the claim aud of a token, or one in its list. Empty: any."
     )
     token_allowed_clock_skew_seconds: int = Field(0, ge=0, le=86_400, description="Tolerance for the times in a token.")
     super_user_roles: Named = Field(

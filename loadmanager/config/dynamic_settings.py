@@ -38,8 +38,7 @@ NEEDS_RESTART = frozenset(
         "load_balancer_broker_underloaded_threshold_percentage",  # as in Pulsar
         "load_balancer_broker_comfort_load_level_percentage",  # as in Pulsar
         "lower_boundary_shedding_enabled",  # as in Pulsar
-        "lookup_timeout_ms",  # nodes derive their timeouts for each other from it
-        "leader_silence_ms",  # and from this
+        "leader_silence_ms",  # the watch of the leader begins at the start
         "history_url",  # the history is opened at the start, so this and all history settings
         "history_flush_interval_s",
         "history_retention_hours",

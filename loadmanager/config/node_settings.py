@@ -138,9 +138,6 @@ class Settings(
         description="Namespaces (tenant/namespace) whose open topics brokers keep serving while ZooKeeper is"
         " unreachable. A topic may then have two owners.",
     )
-    lookup_timeout_ms: PositiveMs = Field(
-        5_000, description="Time that a lookup waits for the assignment of its bundle; then it answers 503."
-    )
     leader_silence_ms: int = Field(
         800,
         ge=0,

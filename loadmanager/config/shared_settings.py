@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.settings_base import Finite, KeyedSettings, Minutes, OptionalPath, Percent, PositiveMs, of_core
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in
@@ -139,7 +140,7 @@ class ReportSettings(WeightSettings):
     )
 
 
-class TlsSettings(KeyedSettings):
+class TlsSettings(AuthSettings):
     """TLS of nodes and agents, by Pulsar's keys. Files are read again when they change."""
 
     tls_certificate_file_path: OptionalPath = Field(
@@ -149,14 +150,10 @@ class TlsSettings(KeyedSettings):
     tls_trust_certs_file_path: OptionalPath = Field(
         None,
         description="Trusted authorities of client certificates (PEM); other certificates are refused. Empty:"
-        " clients need none.",
+        " clients need none. Without authenticationEnabled each client needs one.",
     )
-    tls_require_trusted_client_cert_on_connect: bool = Field(False, description="Refuse clients without a certificate.")
     tls_protocols: tuple[Literal["TLSv1.2", "TLSv1.3"], ...] = Field(
         (), description="TLS versions of the TLS port: TLSv1.2, TLSv1.3. Empty: both."
-    )
-    tls_ciphers: tuple[str, ...] = Field(
-        (), description="Ciphers of TLS 1.2, by OpenSSL's names. Empty: OpenSSL's default."
     )
     broker_client_tls_enabled: bool = Field(
         False, description="Advertise the TLS port to others, even if there is a plain port."
@@ -183,7 +180,3 @@ class TlsSettings(KeyedSettings):
                 raise ValueError(f"brokerClientTlsEnabled: there is no TLS port: give {tls_key}")
         elif self.tls_certificate_file_path is None or self.tls_key_file_path is None:
             raise ValueError(f"{tls_key}: needs a tlsCertificateFilePath and a tlsKeyFilePath")
-        if self.tls_require_trusted_client_cert_on_connect and self.tls_trust_certs_file_path is None:
-            raise ValueError(
-                "tlsRequireTrustedClientCertOnConnect: no certificate is trusted: give tlsTrustCertsFilePath"
-            )

@@ -32,6 +32,7 @@ from loadmanager.http.policy_routes import AntiAffinityHandlers, PolicyHandlers
 from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.execution.assignment_driver import LOOKUP_TIMEOUT_S
 from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_client import Caller, HttpClient
@@ -46,7 +47,7 @@ _CONNECTIONS_TO_LEADER = 512
 
 def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
     """Build the HTTP application of a node; `tls` is the certificate side of its TLS port."""
-    forwarder, http = make_forwarder(node, node.settings.lookup_timeout_ms / 1000)
+    forwarder, http = make_forwarder(node)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = make_gate(node.settings, registry, cluster)
@@ -102,10 +103,10 @@ def make_gate(settings: Settings | PulsarServiceSettings, registry: CollectorReg
     return gate
 
 
-def make_forwarder(node: Candidate, leader_timeout_s: float) -> tuple[Forwarder, HttpClient]:
+def make_forwarder(node: Candidate) -> tuple[Forwarder, HttpClient]:
     """Build the forwarder to the leader, which sends the caller's token instead of the node's own."""
     http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
-    return Forwarder(node, http, leader_timeout_s), http
+    return Forwarder(node, http, LOOKUP_TIMEOUT_S), http
 
 
 def make_application(

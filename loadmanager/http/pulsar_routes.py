@@ -76,7 +76,7 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
 
 def make_pulsar_app(node: PulsarService) -> web.Application:
     """Build the HTTP application of a process beside a Pulsar, without owners and lookups."""
-    forwarder, http = make_forwarder(node, node.live.current.lookup_timeout_ms / 1000)
+    forwarder, http = make_forwarder(node)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = make_gate(node.settings, registry, settings.cluster_name)
     live = LiveHandlers(node.fleet_status, forwarder, gate)

@@ -142,7 +142,6 @@ class Node(Candidate):
             self.assigner,
             self.executor,
             lambda: self.is_leading and self.election.term is not None,
-            settings.lookup_timeout_ms / 1000,
         )
         self.reshaping = ReshapeLoop(
             self.mirror, self.planner, self.reshaper, self.election, self.decision_log, self.live

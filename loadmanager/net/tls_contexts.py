@@ -84,12 +84,12 @@ class TlsOptions(TlsFiles):
 @dataclass(frozen=True, slots=True)
 class TlsServerOptions(TlsFiles):
     """TLS options of a server. With `trust_certs` clients are asked for a certificate signed by one of these;
-    `require_client` refuses clients without one. `protocols` are of `TLSv1.2`, `TLSv1.3`; empty: both.
+    `require_client` refuses clients without one. `protocols` are of `TLSv1.2`, `TLSv1.3`; empty: both. Ciphers are
+    Python's, which have forward secrecy; TLS 1.3 alone excludes those of TLS 1.2.
     """
 
     require_client: bool = False
     protocols: tuple[str, ...] = ()
-    ciphers: tuple[str, ...] = ()
 
     def context(self) -> ssl.SSLContext:
         context = _default_context(ssl.Purpose.CLIENT_AUTH)
@@ -103,14 +103,6 @@ class TlsServerOptions(TlsFiles):
         if self.protocols:
             versions = sorted(_VERSIONS[each] for each in self.protocols)
             context.minimum_version, context.maximum_version = versions[0], versions[-1]
-        if self.ciphers:
-            try:
-                context.set_ciphers(":".join(self.ciphers))
-            except ssl.SSLError:
-                raise ConfigurationError(
-                    f"tlsCiphers {','.join(self.ciphers)}: expected names of OpenSSL's for TLS 1.2, such as"
-                    " ECDHE-ECDSA-AES256-GCM-SHA384"
-                ) from None
         _present(context, self)
         return context
 
@@ -175,9 +167,8 @@ class ServerTls(RenewedTls):
                 certificate=settings.tls_certificate_file_path,
                 key=settings.tls_key_file_path,
                 trust_certs=settings.tls_trust_certs_file_path,
-                require_client=settings.tls_require_trusted_client_cert_on_connect,
+                require_client=not settings.authentication_enabled,  # otherwise the role lists decide
                 protocols=settings.tls_protocols,
-                ciphers=settings.tls_ciphers,
             )
         )
 

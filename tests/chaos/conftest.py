@@ -14,7 +14,6 @@ from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "lookupTimeoutMs": 20_000,
 }
 """Timeouts long enough for a busy machine."""
 

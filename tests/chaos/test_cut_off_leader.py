@@ -22,10 +22,7 @@ from loadmanager.util.clock import now_s
 
 pytestmark = pytest.mark.zookeeper
 
-SETTINGS = {
-    "metadataStoreSessionTimeoutMillis": 6_000,
-    "lookupTimeoutMs": 10_000,
-}
+SETTINGS = {"metadataStoreSessionTimeoutMillis": 6_000}
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_da
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
 BROKERS = ("127.0.0.1:1", "127.0.0.1:2")
-SETTINGS = {"loadBalancerSheddingEnabled": False, "lookupTimeoutMs": 20_000}
+SETTINGS = {"loadBalancerSheddingEnabled": False}
 
 
 class DeafStore:

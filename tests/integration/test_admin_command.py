@@ -54,7 +54,7 @@ class Shell:
 @pytest.fixture
 async def shell(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[Shell]:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
-        await cluster.start_nodes(2, lookup_timeout_ms=5_000)
+        await cluster.start_nodes(2)
         await cluster.a_broker("b1:8080")
         await cluster.a_broker("b2:8080")
         yield Shell(cluster)

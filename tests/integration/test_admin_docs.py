@@ -21,7 +21,7 @@ NAME = re.compile(r"`([a-z-]+)`")
 
 
 async def _prepare(cluster: Cluster) -> None:
-    await cluster.start_leader(lookup_timeout_ms=5_000)
+    await cluster.start_leader()
     await cluster.a_broker("b1:8080")
     await cluster.a_broker("b2:8080")
 

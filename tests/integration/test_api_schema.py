@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from support.background import a_cluster_in_another_thread, in_another_thread
 from support.deep import deep_except
-from support.nodes import Cluster
+from support.nodes import Cluster, lookup_timeout
 from support.pulsar_harness import NAMESPACE, Harness, pulsar_harness
 from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually, patience
@@ -66,7 +66,7 @@ KNOWN = {
 
 
 async def _prepare(cluster: Cluster) -> None:
-    node = await cluster.start_leader(lookup_timeout_ms=300, namespace_bundle_unloading_timeout_ms=300)
+    node = await cluster.start_leader(namespace_bundle_unloading_timeout_ms=300)
     await cluster.a_broker("b1:8080")
     await cluster.a_broker("b2:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
@@ -79,7 +79,7 @@ async def _prepare(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with a_cluster_in_another_thread(_prepare) as cluster:
+    with lookup_timeout(0.3), a_cluster_in_another_thread(_prepare) as cluster:
         yield cluster
 
 
@@ -88,9 +88,9 @@ def closed() -> Iterator[str]:
     """A node that asks everybody for a token."""
 
     async def prepare(cluster: Cluster) -> None:
-        await cluster.start_leader(**CLOSED, lookup_timeout_ms=300)
+        await cluster.start_leader(**CLOSED)
 
-    with a_cluster_in_another_thread(prepare) as cluster:
+    with lookup_timeout(0.3), a_cluster_in_another_thread(prepare) as cluster:
         yield cluster.nodes[0].node.service_url
 
 

@@ -41,7 +41,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[Cl
 @pytest.fixture
 async def node(cluster: Cluster) -> RunningNode:
     """A leader with two brokers and a namespace, one bundle of which is owned by b1."""
-    leader = await cluster.start_leader(lookup_timeout_ms=5_000)
+    leader = await cluster.start_leader()
     await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     await leader.lookup(TOPIC)
@@ -132,7 +132,7 @@ async def test_spoiled_leader_record_is_counted(
 @EACH_GARBAGE
 async def test_spoiled_history_is_overwritten(cluster: Cluster, path: str, data: bytes, complaint: str) -> None:
     await write(cluster.store, path, data)
-    node = await cluster.start_leader(lookup_timeout_ms=5_000)
+    node = await cluster.start_leader()
     await _assert_listed(node, path, complaint)
     broker = await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})

@@ -16,7 +16,7 @@ EXPLAIN = "/loadbalance/v1/explain"
 
 async def test_explanation_equals_the_next_shedding_round(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
-        leader, standby = await cluster.start_nodes(2, lookup_timeout_ms=5_000)
+        leader, standby = await cluster.start_nodes(2)
         hot = await cluster.a_broker("b1:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
         for topic in topics_by_bundle(leader, "t/ns", 8).values():

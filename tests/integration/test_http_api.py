@@ -22,7 +22,7 @@ def cluster(zookeeper: EmbeddedZooKeeper, chroot: str) -> Cluster:
 
 async def test_every_node_gives_the_same_answer_for_every_topic(cluster: Cluster) -> None:
     async with cluster:
-        nodes = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
+        nodes = await cluster.start_nodes(3)
         for number in range(3):
             await cluster.a_broker(f"b{number}:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 12})
@@ -36,7 +36,7 @@ async def test_every_node_gives_the_same_answer_for_every_topic(cluster: Cluster
 
 async def test_concurrent_lookups_at_all_nodes_agree(cluster: Cluster) -> None:
     async with cluster:
-        nodes = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
+        nodes = await cluster.start_nodes(3)
         for number in range(3):
             await cluster.a_broker(f"b{number}:8080")
         await cluster.a_namespace()
@@ -47,7 +47,7 @@ async def test_concurrent_lookups_at_all_nodes_agree(cluster: Cluster) -> None:
 
 async def test_namespace_unload_and_transfer_can_be_requested_of_any_node(cluster: Cluster) -> None:
     async with cluster:
-        _, second, third = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
+        _, second, third = await cluster.start_nodes(3)
         first_broker = await cluster.a_broker("b1:8080")
         assert (await second.put("/admin/v2/namespaces/t/ns", json={"hashFunction": "crc32"})).status == 204
         await cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
@@ -64,7 +64,7 @@ async def test_namespace_unload_and_transfer_can_be_requested_of_any_node(cluste
 
 async def test_next_leader_answers_as_the_last_one(cluster: Cluster) -> None:
     async with cluster:
-        first, second = await cluster.start_nodes(2, lookup_timeout_ms=5_000)
+        first, second = await cluster.start_nodes(2)
         await cluster.a_broker("b1:8080")
         await cluster.a_broker("b2:8080")
         await cluster.a_namespace()

@@ -30,7 +30,7 @@ SUBJECTS = {
 
 
 async def _prepare(cluster: Cluster) -> None:
-    leader = await cluster.start_leader(lookup_timeout_ms=5_000)
+    leader = await cluster.start_leader()
     await cluster.a_broker(BROKER)
     for number in range(64):  # until each bundle has an owner that can be asked for topics
         if number == 0:

@@ -28,7 +28,7 @@ NS = "/admin/v2/namespaces/t/ns"
 WHOLE = "0x00000000_0xffffffff"
 TOPICS = [f"persistent://t/ns/topic-{number}" for number in range(12)]
 HASHES = {topic: topic_hash(topic, HashFunction.MURMUR3_32) for topic in TOPICS}
-SETTINGS = {"load_balancer_auto_unload_split_bundles_enabled": False, "lookup_timeout_ms": 20_000}
+SETTINGS = {"load_balancer_auto_unload_split_bundles_enabled": False}
 
 
 @pytest.fixture

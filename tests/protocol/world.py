@@ -61,7 +61,6 @@ _CLIENT_PAUSE_S = 1.0
 _CLIENT_TIMEOUT_S = 5.0
 
 _NODE_SETTINGS = {
-    "lookup_timeout_ms": 5_000,
     "leader_silence_ms": 800,
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "max_concurrent_unloads": UNLOADS_AT_A_TIME,

@@ -30,7 +30,6 @@ from loadmanager.wire.store_records import decode_namespace
 CALM: dict[str, Any] = {
     "metadataStoreSessionTimeoutMillis": 60_000,
     "leaderSilenceMs": 0,
-    "lookupTimeoutMs": 15_000,
     "namespaceBundleUnloadingTimeoutMs": 30_000,
     "loadBalancerSheddingEnabled": False,
     "historyUrl": "",

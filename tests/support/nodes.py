@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
+from unittest import mock
 
 import aiohttp
 import orjson
@@ -27,10 +28,12 @@ from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.http import app as http_app
 from loadmanager.http.app import make_app
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.execution import assignment_driver
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node import Node
@@ -73,13 +76,22 @@ def on_zookeeper(server: EmbeddedZooKeeper, chroot: str) -> Connect:
 def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting may be
     """Settings without periodic shedding or writes, and with long timeouts for busy machines."""
     values: dict[str, Any] = {
-        "lookup_timeout_ms": 10_000,
         "leader_silence_ms": 0,
         "load_balancer_shedding_interval_minutes": 1_000.0,
         "load_balancer_split_interval_minutes": 1_000.0,
         "load_balancer_resource_quota_update_interval_minutes": 1_000.0,
     }
     return Settings(**(values | overrides))
+
+
+@contextlib.contextmanager
+def lookup_timeout(timeout_s: float) -> Iterator[None]:
+    """Let nodes that start here wait this long for a leader or an assignment."""
+    with (
+        mock.patch.object(assignment_driver, "LOOKUP_TIMEOUT_S", timeout_s),
+        mock.patch.object(http_app, "LOOKUP_TIMEOUT_S", timeout_s),
+    ):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,6 @@ NAME = NamespaceName.of("tenant", "ns")
 _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
-    "lookupTimeoutMs": 5_000,
 }
 _REQUESTS = {
     "split": ("PUT", "/admin/v2/namespaces/{bundle}/split?splitAlgorithmName=topic_count_equally_divide"),

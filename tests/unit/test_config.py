@@ -63,12 +63,12 @@ def test_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, "webServicePort: 5\nclusterName: west\ntokenPublicAlg: ES256\n")
+    path = written(tmp_path, "webServicePort: 5\nclusterName: west\ntokenAuthClaim: role\n")
     monkeypatch.setenv("LOADMANAGER_WEBSERVICEPORT", "6")
     monkeypatch.setenv("loadmanager_clusterName", "east")
     settings = load_settings(Settings, path)
     assert (settings.web_service_port, settings.cluster_name) == (6, "east")
-    assert settings.token_public_alg == "ES256"
+    assert settings.token_auth_claim == "role"
 
 
 def test_list_in_the_environment_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_metadata_store_url_has_hosts_and_chroot(tmp_path: Path, url: str, hosts
         ("loadBalancerHistoryResourcePercentage: 1.01", "loadBalancerHistoryResourcePercentage: Input should be less"),
         ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
         ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
-        ("tokenPublicAlg: none", "tokenPublicAlg: Input should be 'RS256', 'RS384'"),
+        ("tlsProtocols: [SSLv3]", "tlsProtocols.0: Input should be 'TLSv1.2' or 'TLSv1.3'"),
         ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, Level, OverloadShedder"),
         ("loadBalancerLoadPlacementStrategy: Foo", "unknown strategy; known are AvgShedder, LeastLongTermMessageRate"),
         ("supportedNamespaceBundleSplitAlgorithms: [halves]", "unknown strategy; known are flow_or_qps_equally_divide"),

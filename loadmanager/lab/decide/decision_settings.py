@@ -32,6 +32,7 @@ _DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
 
 WITHOUT_EFFECT = frozenset(
     {
+        "authorizationEnabled",
         "loadBalancerDebugModeEnabled",
         "loadBalancerHostUsageCheckIntervalMinutes",
         "loadBalancerOverrideBrokerNicSpeedGbps",
@@ -41,9 +42,13 @@ WITHOUT_EFFECT = frozenset(
         "loadBalancerReportUpdateThresholdPercentage",
         "loadManagerMigrationEnabled",
         "statsUpdateFrequencyInSecs",
+        "tlsCiphers",
+        "tlsRequireTrustedClientCertOnConnect",
+        "tokenAudienceClaim",
+        "tokenPublicAlg",
     }
 )
-"""Keys of Pulsar's balancer that do not affect decisions on a dump."""
+"""Keys of Pulsar's brokers that do not affect decisions on a dump."""
 
 
 _KNOWN = ({*map(Settings.key, Settings.model_fields)} - OF_THE_NODE) | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()

@@ -190,6 +190,10 @@ class AssignmentDriver:
         return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")
 
 
+LOOKUP_TIMEOUT_S = 5.0
+"""Time that a lookup waits for an assignment or a leader before it answers 503. An assignment takes milliseconds and an
+early take-over a second; clients ask again after a longer one, and wait three times as long for an answer."""
+
 _LOOK_AGAIN_S = 0.01
 
 
@@ -204,13 +208,11 @@ class OwnerLookups:
         assigner: AssignmentDriver,
         executor: Executor,
         leads: Callable[[], bool],
-        timeout_s: float,
     ) -> None:
         self._mirror = mirror
         self._assigner = assigner
         self._executor = executor
         self._leads = leads
-        self._timeout_s = timeout_s
 
     def find_owner(self, topic: TopicName) -> BrokerEntry | None:
         """Return the current owner of a topic's bundle from memory; None when it has none."""
@@ -222,11 +224,11 @@ class OwnerLookups:
 
         Return the deadline to pass to `lookup`, which returns or raises the outcome of each. The clock is monotonic.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + LOOKUP_TIMEOUT_S
         asked = topics if self._leads() else ()
         waiting = [each for topic in asked if (each := self._ask(topic)) is not None]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 for each in waiting:
                     with contextlib.suppress(LoadManagerError, IllegalTransitionError):
                         await each
@@ -249,7 +251,7 @@ class OwnerLookups:
         Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
         """
         if deadline_s is None:
-            deadline_s = time.monotonic() + self._timeout_s
+            deadline_s = time.monotonic() + LOOKUP_TIMEOUT_S
         while True:
             entry, index = self._mirror.bundle_of_topic(topic)
             owner = self._mirror.find_owner(entry.state.ownerships[index])

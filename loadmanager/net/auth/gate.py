@@ -34,7 +34,6 @@ from loadmanager.net.auth.token_verifier import (
     TokenFault,
     bearer_token,
     check_token,
-    refuse_half_an_audience,
 )
 from loadmanager.net.tls_contexts import principal_of
 from loadmanager.util.process_metrics import counter, gauge
@@ -93,7 +92,6 @@ class AuthGate:
         self._clock = clock
         self._known: dict[str, Visitor] = {}
         self._look_again_s = 0.0
-        refuse_half_an_audience(settings)
         self._key = None if self.is_open or _goes_by_certificates_alone(settings) else KeySource(settings)
 
     @property
@@ -192,7 +190,7 @@ class AuthGate:
 
     def _find_roles(self, principal: str) -> frozenset[AccessRole]:
         settings = self._settings
-        if not settings.authorization_enabled or principal in settings.super_user_roles:
+        if principal in settings.super_user_roles:
             return ALL
         given = {AccessRole.ANYONE}
         for name, roles in _GIVES.items():

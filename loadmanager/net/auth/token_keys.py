@@ -45,7 +45,7 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt import InvalidKeyError
 from jwt.algorithms import HMACAlgorithm
 
-from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.outgoing_token import FILE_SCHEME, path_of_file_url
 from loadmanager.util.file_stamp import read_stamp
@@ -59,6 +59,12 @@ _DATA_URL = re.compile(
 )
 SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 """Minimum length of a secret per algorithm, as in Pulsar: the length of the hash."""
+
+SecretAlgorithm = Literal["HS256", "HS384", "HS512"]
+PublicAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
+
+_CURVES: dict[str, type[ec.EllipticCurve]] = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
+_RSA_ALGORITHMS = tuple(name for name in get_args(PublicAlgorithm) if name not in _CURVES)
 
 _LONGEST_KEY_BYTES = 64 * 1024
 
@@ -115,20 +121,20 @@ def secret_key(place: KeyPlace) -> ValidationKey:
     return ValidationKey(content, algorithms)
 
 
-def public_key(place: KeyPlace, algorithm: PublicAlgorithm) -> ValidationKey:
-    """Return the public key; raises `ConfigurationError` unless it fits the algorithm."""
+def public_key(place: KeyPlace) -> ValidationKey:
+    """Return the public key, with the algorithms that its kind allows; raises `ConfigurationError` for another key."""
     content = place.read()
-    wanted: type[RSAPublicKey | EllipticCurvePublicKey]
-    wanted, kind = (EllipticCurvePublicKey, "EC") if algorithm.startswith("E") else (RSAPublicKey, "RSA")
     try:
         key = load_pem_public_key(content) if content.startswith(PEM) else load_der_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, wanted):
-        raise ConfigurationError(
-            f"{place}: expected a public {kind} key in DER or PEM form, as tokens are signed by {algorithm}"
-        )
-    return ValidationKey(key, (algorithm,))
+    if isinstance(key, RSAPublicKey):
+        return ValidationKey(key, _RSA_ALGORITHMS)
+    if isinstance(key, EllipticCurvePublicKey):
+        algorithms = tuple(name for name, curve in _CURVES.items() if isinstance(key.curve, curve))
+        if algorithms:
+            return ValidationKey(key, algorithms)
+    raise ConfigurationError(f"{place}: expected a public key in DER or PEM form: RSA, or EC on P-256, P-384 or P-521")
 
 
 class KeySource:
@@ -142,7 +148,7 @@ class KeySource:
             raise ConfigurationError(
                 f"tokenSecretKey and tokenPublicKey: {fault}: authenticationEnabled takes one of them"
             )
-        self._algorithm = settings.token_public_alg if public else None
+        self._is_public = bool(public)
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
         self.fault = ""
         """Current fault of the file, while the last good key stays in use."""
@@ -165,8 +171,8 @@ class KeySource:
         return found.key != before.key
 
     def _load(self) -> ValidationKey:
-        if self._algorithm is not None:
-            return public_key(self._place, self._algorithm)
+        if self._is_public:
+            return public_key(self._place)
         found = secret_key(self._place)
         assert isinstance(found.key, bytes), "a secret"
         why = why_suspect(found.key)
@@ -223,11 +229,8 @@ def _decode(text: str, name: str) -> bytes:
     return content
 
 
-SecretAlgorithm = Literal["HS256", "HS384", "HS512"]
-
 _RSA_BITS = 2048
 _PUBLIC_EXPONENT = 65_537
-_CURVES: dict[str, type[ec.EllipticCurve]] = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
 
 
 def create_secret(algorithm: SecretAlgorithm) -> bytes:

@@ -43,7 +43,7 @@ def test_token_is_created_and_validated_with_a_key_pair(tmp_path: Path, algorith
     run("create-key-pair", "--output-private-key", private, "--output-public-key", public, "-a", algorithm)
     assert private.stat().st_mode & 0o777 == 0o600
     made = run("create", "--private-key", private, "-a", algorithm, "-s", "ops")
-    assert "ops" in run("validate", "--public-key", public, "-a", algorithm, made)
+    assert "ops" in run("validate", "--public-key", public, made)
     assert refused("create", "--private-key", public, "-a", algorithm, "-s", "ops") == (
         2,
         f"loadmanager: expected a private key in DER or PEM form that signs by {algorithm}",

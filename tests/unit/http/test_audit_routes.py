@@ -13,7 +13,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from support.nodes import Cluster, RunningNode, topics_by_bundle
+from support.nodes import Cluster, RunningNode, lookup_timeout, topics_by_bundle
 from support.pulsar_harness import pulsar_harness
 from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually, patience
@@ -188,7 +188,8 @@ async def test_control_characters_in_a_path_stay_escaped(cluster: Cluster) -> No
 
 
 async def test_operation_without_a_leader_is_audited_where_it_arrived(cluster: Cluster) -> None:
-    leader, other = await cluster.start_nodes(2, lookup_timeout_ms=300)
+    with lookup_timeout(0.3):
+        leader, other = await cluster.start_nodes(2)
     await leader.vanish()
     reply = await other.put("/loadbalance/v1/freeze", json={"reason": "x"})
     noted = list(other.node.audit.newest(10))

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
-from support.nodes import Cluster, RunningNode
+from support.nodes import Cluster, RunningNode, lookup_timeout
 from support.registrations import write
 from support.servers import LoopbackServer
 from support.virtual_loop import VirtualLoop
@@ -21,6 +21,7 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import NoLeaderError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.execution.assignment_driver import LOOKUP_TIMEOUT_S
 from loadmanager.net.http_client import HttpClient
 from loadmanager.store import paths
 from loadmanager.wire.http_bodies import FORWARDED_HEADER, NOT_LEADER_HEADER
@@ -33,8 +34,9 @@ IMPATIENT = pytest.mark.parametrize("cluster", [LEADER_TIMEOUT_S], indirect=True
 
 @pytest.fixture
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_nodes(2, lookup_timeout_ms=int(1000 * getattr(request, "param", 10.0)))
+    with lookup_timeout(getattr(request, "param", LOOKUP_TIMEOUT_S)):
+        async with Cluster() as cluster:
+            await cluster.start_nodes(2)
         cluster.nodes.sort(key=lambda node: not node.leads)
         await cluster.known_everywhere(lambda node: node.node.leader_url)
         yield cluster

@@ -98,13 +98,6 @@ def test_wildcard_is_rejected_for_super_users_and_proxies(key: str) -> None:
         load_settings(Settings, None, {key: ["*"]})
 
 
-def test_token_suffices_without_authorization() -> None:
-    gate = a_gate(authorization_enabled=False)
-    assert passes(gate, AccessRole.ADMIN, by("stranger")) == "stranger"
-    with pytest.raises(UnauthenticatedError, match="no token"):
-        passes(gate, AccessRole.READ, {})
-
-
 def test_wildcard_lookup_role_permits_lookups_only() -> None:
     gate = a_gate(lookup_roles=frozenset({"*"}))
     assert passes(gate, AccessRole.LOOKUP, by("stranger")) == "stranger"
@@ -133,7 +126,7 @@ def test_algorithm_in_the_token_header_is_not_trusted() -> None:
         _forged("none"),
         _forged("HS256", public),
         token_of("root"),
-        create_token(private, "RS512", {"sub": "root"}),
+        create_token(create_pair("RS256")[0], "RS256", {"sub": "root"}),
     ):
         with pytest.raises(UnauthenticatedError):
             passes(of_pair, AccessRole.READ, bearer(token))
@@ -158,19 +151,13 @@ def test_principal_is_the_claim_or_the_first_of_its_list() -> None:
 
 
 def test_token_needs_the_configured_audience() -> None:
-    gate = a_gate(token_audience_claim="aud", token_audience="here")
+    gate = a_gate(token_audience="here")
     assert passes(gate, AccessRole.READ, bearer(token_of("root", aud="here")))
     assert passes(gate, AccessRole.READ, bearer(token_of("root", aud=["there", "here"])))
-    for claims in ({}, {"aud": "there"}, {"aud": ["there"]}, {"aud": "here and there"}):
+    for claims in ({}, {"aud": "there"}, {"aud": ["there"]}, {"aud": "here and there"}, {"aud": 7}, {"aud": [7]}):
         with pytest.raises(UnauthenticatedError, match="does not contain tokenAudience"):
             passes(gate, AccessRole.READ, bearer(token_of("root", **claims)))
     assert passes(a_gate(), AccessRole.READ, bearer(token_of("root", aud="whoever"))), "nobody looks"
-
-
-@pytest.mark.parametrize("half", [{"token_audience_claim": "aud"}, {"token_audience": "here"}])
-def test_incomplete_audience_settings_are_rejected(half: Any) -> None:  # noqa: ANN401 - settings
-    with pytest.raises(ConfigurationError, match="tokenAudience"):
-        a_gate(**half)
 
 
 def test_valid_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:

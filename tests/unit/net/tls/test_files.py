@@ -61,10 +61,6 @@ def test_unusable_file_is_named_by_key(authority: Authority, own: Signed, tmp_pa
             pair.format(rubbish, own.key) + ".*expected a certificate and its key",
         ),
         (TlsServerOptions(rubbish, own.certificate, own.key), f"tlsTrustCertsFilePath {rubbish}: "),
-        (
-            TlsServerOptions(None, own.certificate, own.key, ciphers=("NOPE",)),
-            "tlsCiphers NOPE: expected names of OpenSSL's",
-        ),
         (TlsOptions(certificate=missing, keys=TlsKeys(certificate="--certificate", key="--key")), "--certificate "),
     ]
     for options, said in cases:
