@@ -16,7 +16,7 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
-from loadmanager.http.messages import json_bytes, json_response, problem
+from loadmanager.http.messages import json_bytes, json_response, parse_broker, problem
 from loadmanager.http.openapi import TEXT, Operation, Parameter, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -90,7 +90,7 @@ class BrokerHandlers:
 
     async def owned(self, request: web.Request) -> web.Response:
         """Return the bundles that a broker owns; one that is being released is not active."""
-        registration = self._node.mirror.get_registration(BrokerId(request.match_info["broker"]))
+        registration = self._node.mirror.get_registration(parse_broker(request))
         policies = self._node.planner.snapshot().policies
         return json_response(await asyncio.to_thread(_owned_by, registration, self._node.mirror, policies))
 

@@ -13,7 +13,7 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.messages import json_response, parse_body, parse_bundle
+from loadmanager.http.messages import json_response, parse_body, parse_broker, parse_bundle
 from loadmanager.http.openapi import Operation, operate, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
@@ -63,7 +63,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
 
     async def exclude(self, request: web.Request) -> web.Response:
         """Give the broker no new bundles."""
-        broker = _broker_of(request)
+        broker = parse_broker(request)
         return await self._change(
             request,
             lambda controls: replace(controls, excluded=controls.excluded | {broker}),
@@ -72,7 +72,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
 
     async def include(self, request: web.Request) -> web.Response:
         """Allow new bundles for the broker again."""
-        broker = _broker_of(request)
+        broker = parse_broker(request)
         return await self._change(request, lambda controls: replace(controls, excluded=controls.excluded - {broker}))
 
     async def hold_off(self, request: web.Request) -> web.Response:
@@ -80,7 +80,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
 
         The time counts from now; a repeated call prolongs or shortens it.
         """
-        broker, wanted = _broker_of(request), await parse_body(request, HoldOff)
+        broker, wanted = parse_broker(request), await parse_body(request, HoldOff)
 
         def change(controls: Controls) -> Controls:
             return replace(controls, held_off={**controls.held_off, broker: time.time() + wanted.for_s})
@@ -89,7 +89,7 @@ class ControlHandlers(LeaderHandlers[Candidate]):
 
     async def let_go(self, request: web.Request) -> web.Response:
         """Release the bundles that are kept for the broker."""
-        broker = _broker_of(request)
+        broker = parse_broker(request)
         return await self._change(
             request, lambda controls: replace(controls, held_off=_without(controls.held_off, broker))
         )
@@ -164,10 +164,6 @@ class ControlHandlers(LeaderHandlers[Candidate]):
             owners = {ownership.owner.broker for _, _, ownership in mirror.ownerships() if ownership.owner}
             if broker not in owners:
                 mirror.get_registration(broker)
-
-
-def _broker_of(request: web.Request) -> BrokerId:
-    return BrokerId(request.match_info["broker"])
 
 
 def _without(known: Mapping[_Key, _Value], key: _Key) -> dict[_Key, _Value]:

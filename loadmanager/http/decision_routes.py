@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from loadmanager.core.domain.names import BundleName, parse_broker_id
 from loadmanager.errors import BadRequestError, NotFoundError
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.messages import json_response, parse_bundle, parse_number, parse_range, parse_time
-from loadmanager.http.openapi import TIME, Operation, Parameter, count_schema, read
+from loadmanager.http.messages import json_response, parse_bundle, parse_range, parse_time
+from loadmanager.http.openapi import TIME, Operation, Parameter, number_parameter, parse_number, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.net.auth.gate import AccessRole
@@ -29,8 +29,7 @@ from loadmanager.wire.http_bodies import DecisionsAnswer
 from loadmanager.wire.lineage_bodies import AuditAnswer, BundleLineage, merge_lineages
 from loadmanager.wire.plan_bodies import BalanceAnswer
 
-_DEFAULT_LIMIT = 100
-_MAX_LIMIT = 4_000
+_DECISIONS_LIMIT = number_parameter("limit", "how many at most", 100, 4_000)
 """A node keeps 2,000 decisions and 2,000 non-decisions."""
 
 
@@ -38,13 +37,12 @@ class LoadBalanceHandlers(LeaderHandlers[Candidate]):
     """Decisions and balance, read-only."""
 
     def operations(self) -> list[Operation]:
-        limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
         return [
             read(
                 "/loadbalance/v1/decisions",
                 self.decisions,
                 DecisionsAnswer,
-                Parameter("limit", "how many at most", limit),
+                _DECISIONS_LIMIT,
                 Parameter("subject", "only of this bundle or broker"),
                 Parameter("kind", "only of this kind, or of these, separated by commas"),
                 Parameter("since", "only entries of this time or later, ms since 1970", TIME),
@@ -56,7 +54,7 @@ class LoadBalanceHandlers(LeaderHandlers[Candidate]):
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the leader's recent decisions and non-decisions, newest first."""
-        limit = parse_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
+        limit = parse_number(request, _DECISIONS_LIMIT)
         subject = request.query.get("subject")
         kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
         since_ms, until_ms = parse_time(request, "since"), parse_time(request, "until")
@@ -77,8 +75,7 @@ class LoadBalanceHandlers(LeaderHandlers[Candidate]):
         return await self._forwarder.run_on_leader(request, act)
 
 
-_AUDIT_LIMIT = 100
-_MOST = 2_000
+_AUDIT_LIMIT = number_parameter("limit", "how many at most", 100, 2_000)
 _DAY_MS = 86_400_000
 
 
@@ -93,7 +90,7 @@ class AuditHandlers(LeaderHandlers[Candidate]):
                 AuditAnswer,
                 Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", TIME),
                 Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
-                Parameter("limit", "how many at most", count_schema(_MOST, _AUDIT_LIMIT)),
+                _AUDIT_LIMIT,
                 statuses=(200, 400),
             )
         ]
@@ -101,7 +98,7 @@ class AuditHandlers(LeaderHandlers[Candidate]):
     async def show(self, request: web.Request) -> web.Response:
         """Return the operations that changed something, newest first, including those of former leaders."""
         since_ms, until_ms = parse_range(request, _DAY_MS)
-        limit = parse_number(request, "limit", _AUDIT_LIMIT, 1, _MOST)
+        limit = parse_number(request, _AUDIT_LIMIT)
 
         async def act() -> AuditAnswer:
             self._node.get_term()
@@ -110,7 +107,8 @@ class AuditHandlers(LeaderHandlers[Candidate]):
         return await self._forwarder.on_leader(request, act)
 
 
-_COLUMNS, _ROWS = 240, 200
+_COLUMNS = number_parameter("columns", "how many at most", 240, 2_000)
+_ROWS = number_parameter("rows", "how many at most; neighbours by name share one", 200, 2_000)
 
 
 class TimelineHandlers:
@@ -118,7 +116,6 @@ class TimelineHandlers:
         self._timeline_memory = timeline_memory
 
     def operations(self) -> list[Operation]:
-        number: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST}
         return [
             read(
                 "/loadbalance/v1/timeline",
@@ -131,8 +128,8 @@ class TimelineHandlers:
                 ),
                 Parameter("since", "from when on, ms since 1970; else a day before `until`", TIME),
                 Parameter("until", "until when, ms since 1970; else now", TIME),
-                Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
-                Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
+                _COLUMNS,
+                _ROWS,
                 statuses=(200, 400),
             )
         ]
@@ -146,11 +143,8 @@ class TimelineHandlers:
         since_ms = max(until_ms - self._timeline_memory.span_ms, 0) if since_ms is None else since_ms
         if since_ms >= until_ms:
             raise BadRequestError(f"since {since_ms}: expected a time before until, {until_ms}")
-        columns, rows = (
-            parse_number(request, "columns", _COLUMNS, 1, _MOST),
-            parse_number(request, "rows", _ROWS, 1, _MOST),
-        )
-        return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
+        window = Window(since_ms, until_ms, parse_number(request, _COLUMNS), parse_number(request, _ROWS))
+        return json_response(await self._timeline_memory.draw(of, window))
 
 
 def _parse_timeline_rows(request: web.Request) -> Literal["brokers", "bundles"]:
@@ -210,7 +204,7 @@ def _require_query(request: web.Request, name: str) -> str:
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
 _OF_THIS_NODE = "/loadbalance/v1/history/here/bundle/{tenant}/{namespace}/{range}"
 _HALF_A_DAY_MS = 43_200_000
-_MOST_ENTRIES = 1_000
+_LINEAGE_LIMIT = number_parameter("limit", "maximum number of entries; the newest are returned", 1_000, 1_000)
 _READING_TIMEOUT_S = 30.0
 
 
@@ -218,11 +212,10 @@ class LineageHandlers(LeaderHandlers[Candidate]):
     """Lineage of bundles: decisions, moves, operator commands and leaders, across terms."""
 
     def operations(self) -> list[Operation]:
-        limit = count_schema(_MOST_ENTRIES, _MOST_ENTRIES)
         parameters = (
             Parameter("since", "from this time on, in ms since 1970; none: of the last 12 hours", TIME),
             Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
-            Parameter("limit", "maximum number of entries; the newest are returned", limit),
+            _LINEAGE_LIMIT,
         )
         lineage = partial(read, statuses=(200, 400, 404, 412))
         return [
@@ -274,5 +267,5 @@ def _parse_lineage_request(request: web.Request) -> tuple[BundleName, int, int, 
     return (
         parse_bundle(request),
         *parse_range(request, _HALF_A_DAY_MS),
-        parse_number(request, "limit", _MOST_ENTRIES, 1, _MOST_ENTRIES),
+        parse_number(request, _LINEAGE_LIMIT),
     )

@@ -10,7 +10,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.messages import MAX_BODY_BYTES, json_response, parse_body, parse_bundle, parse_flag
+from loadmanager.http.messages import MAX_BODY_BYTES, json_response, parse_body, parse_broker, parse_bundle, parse_flag
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, operate, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.planning.churn_memory import Churn
@@ -51,7 +51,7 @@ class DrainingHandlers(LeaderHandlers[Candidate]):
 
     async def drain(self, request: web.Request) -> web.Response:
         """Drain the broker: move all its bundles away, and give it none until the drain ends or the broker is gone."""
-        broker, and_return = BrokerId(request.match_info["broker"]), parse_flag(request, "andReturn")
+        broker, and_return = parse_broker(request), parse_flag(request, "andReturn")
 
         async def act() -> web.Response:
             before = self._drained_since_s(broker)
@@ -63,12 +63,12 @@ class DrainingHandlers(LeaderHandlers[Candidate]):
 
     async def progress(self, request: web.Request) -> web.Response:
         """Return the progress of the drain."""
-        broker = BrokerId(request.match_info["broker"])
+        broker = parse_broker(request)
         return await self._forwarder.run_on_leader(request, lambda: self._node.drains.progress(broker))
 
     async def stop(self, request: web.Request) -> web.Response:
         """End the drain."""
-        broker = BrokerId(request.match_info["broker"])
+        broker = parse_broker(request)
 
         async def act() -> None:
             before = self._drained_since_s(broker)

@@ -23,9 +23,9 @@ from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.messages import answer_error, json_bytes, parse_body, parse_number, problem
+from loadmanager.http.messages import answer_error, json_bytes, parse_body, problem
 from loadmanager.http.metrics_text import LookupMetrics
-from loadmanager.http.openapi import JSON, Operation, Parameter, read
+from loadmanager.http.openapi import JSON, Operation, Parameter, number_parameter, parse_number, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.assignment_driver import OwnerLookups
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror
@@ -140,7 +140,7 @@ class LookupHandlers:
         return json_bytes(_NOT_PARTITIONED)
 
 
-LONGEST_WAIT_MS = 1_000
+WAIT = number_parameter("waitMs", "how long any other answer is held back at most", 0, 1_000, least=0)
 
 
 class OwnershipHandlers:
@@ -152,14 +152,13 @@ class OwnershipHandlers:
         node.mirror.on_namespace.append(self._on_changed)
 
     def operations(self) -> list[Operation]:
-        wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
         return [
             read(
                 "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
                 self.ownership,
                 OwnershipAnswer,
                 Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
-                Parameter("waitMs", "how long any other answer is held back at most", wait),
+                WAIT,
                 role=AccessRole.LOOKUP,
                 statuses=(200, 400, 404, 412, 503),
             )
@@ -171,7 +170,7 @@ class OwnershipHandlers:
         The answer shows the state at the end of the wait, and whether the mirror is current then.
         """
         topic, awaited = parse_topic(request), request.query.get("owner")
-        wait_ms = parse_number(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
+        wait_ms = parse_number(request, WAIT)
         if awaited is not None and wait_ms:
             await self._wait_for(awaited, topic, wait_ms / 1000)
         return json_bytes(self._answer(topic).to_json())

@@ -18,7 +18,7 @@ from multidict import istr
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from loadmanager.core.domain.bundles import BoundariesError
-from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import IllegalTransitionError
 from loadmanager.errors import (
     BadRequestError,
@@ -204,7 +204,6 @@ def encode_event(event: str, data: bytes, identity: object = "") -> bytes:
 
 M = TypeVar("M", bound=BaseModel)
 V = TypeVar("V")
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _TIME = re.compile(r"[0-9]{1,15}")
 _SHOWN_INPUT = 40
 _TRUTHS = {"": False, "false": False, "true": True}
@@ -227,6 +226,11 @@ async def parse_value(request: web.Request, adapter: TypeAdapter[V]) -> V:
         raise BadRequestError(f"body: {describe(error)}") from None
 
 
+def parse_broker(request: web.Request) -> BrokerId:
+    """Return the broker in a path, whatever its form."""
+    return BrokerId(request.match_info["broker"])
+
+
 def parse_namespace(request: web.Request) -> NamespaceName:
     """Return the namespace in a path; raises `InvalidNameError`."""
     return NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
@@ -235,14 +239,6 @@ def parse_namespace(request: web.Request) -> NamespaceName:
 def parse_bundle(request: web.Request) -> BundleName:
     """Return the bundle in a path; raises `InvalidNameError`."""
     return BundleName(parse_namespace(request), BundleRange.parse(request.match_info["range"].lower()))
-
-
-def parse_number(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
-    """Parse a whole number from the query."""
-    text = request.query.get(name, str(default))
-    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
-        raise BadRequestError(f"{name} {text[:_SHOWN_INPUT]!r}: expected a number from {lowest} to {highest}")
-    return int(text)
 
 
 def parse_time(request: web.Request, name: str) -> int | None:

@@ -36,6 +36,8 @@ JSON = "application/json"
 TEXT = "text/plain"
 
 _JsonSchema = dict[str, Any]
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN_CHARACTERS = 40
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
 _ERRORS = range(400, 600)
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
@@ -43,11 +45,6 @@ _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
 TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
-
-
-def count_schema(most: int, default: int) -> _JsonSchema:
-    """Return the schema of a number of entries, at least 1."""
-    return {"type": "integer", "minimum": 1, "maximum": most, "default": default}
 
 
 _PROBLEM = ("", "")
@@ -86,6 +83,22 @@ class Parameter:
     summary: str
     schema: _JsonSchema | None = None
     required: bool = False
+
+
+def number_parameter(name: str, summary: str, default: int, most: int, least: int = 1) -> Parameter:
+    """Declare a whole number in the query, with the limits that the document shows and `parse_number` checks."""
+    return Parameter(name, summary, {"type": "integer", "minimum": least, "maximum": most, "default": default})
+
+
+def parse_number(request: web.Request, parameter: Parameter) -> int:
+    """Parse a parameter that `number_parameter` has declared."""
+    assert parameter.schema is not None, "a number's"
+    lowest, highest = parameter.schema["minimum"], parameter.schema["maximum"]
+    text = request.query.get(parameter.name, str(parameter.schema["default"]))
+    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
+        shown = text[:_SHOWN_CHARACTERS]
+        raise BadRequestError(f"{parameter.name} {shown!r}: expected a number from {lowest} to {highest}")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +170,8 @@ class Operation:
         known = [parameter.name for parameter in self.parameters]
         for name in request.query:
             if name not in known and name not in _MEANT_FOR_PULSAR:
-                raise BadRequestError(f"query parameter {name[:40]!r}: unknown; known: {', '.join(known) or 'none'}")
+                shown = name[:_SHOWN_CHARACTERS]
+                raise BadRequestError(f"query parameter {shown!r}: unknown; known: {', '.join(known) or 'none'}")
         if self.is_question:
             request[IS_QUESTION] = True
         most_bytes = SMALL_BYTES if self.body is None else self.most_body_bytes

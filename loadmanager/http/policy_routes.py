@@ -31,7 +31,7 @@ from loadmanager.core.domain.settings import NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, LeaderHandlers, unloading_timeout_s
-from loadmanager.http.messages import json_response, parse_flag, parse_namespace, parse_value, problem
+from loadmanager.http.messages import json_response, parse_broker, parse_flag, parse_namespace, parse_value, problem
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, administer, read
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.node import Node
@@ -199,7 +199,7 @@ class PolicyHandlers(LeaderHandlers[Node]):
     async def get_broker(self, request: web.Request) -> web.Response:
         """Return the policy that names a registered broker."""
         check_cluster(self._node, request)
-        broker = self._node.mirror.get_registration(BrokerId(request.match_info["broker"])).broker
+        broker = self._node.mirror.get_registration(parse_broker(request)).broker
         return json_response(_under_policy(broker, self._policies()))
 
     def _policies(self) -> list[IsolationPolicy]:

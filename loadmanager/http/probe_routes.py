@@ -8,9 +8,9 @@ from http import HTTPStatus
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.http.messages import json_bytes, parse_number, problem
+from loadmanager.http.messages import json_bytes, problem
 from loadmanager.http.metrics_text import render
-from loadmanager.http.openapi import TEXT, Operation, Parameter, read
+from loadmanager.http.openapi import TEXT, Operation, number_parameter, parse_number, read
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util.process_metrics import choose_format
@@ -79,6 +79,9 @@ class ProbeHandlers:
         return web.Response(body=text, headers={"Content-Type": content_type})
 
 
+_HOLD = number_parameter("holdMs", "delay of the answer; a change of leader ends it early", 0, LONGEST_HOLD_MS, least=0)
+
+
 class TermHandlers:
     """`/loadbalance/v1/term`; never forwarded, because it is about the node that is asked."""
 
@@ -86,10 +89,8 @@ class TermHandlers:
         self._node = node
 
     def operations(self) -> list[Operation]:
-        hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_HOLD_MS, "default": 0}
-        delay = Parameter("holdMs", "delay of the answer; a change of leader ends it early", hold)
         path, statuses = "/loadbalance/v1/term", (200, 400, 503)
-        return [read(path, self.term, TermAnswer, delay, role=AccessRole.ANYONE, statuses=statuses)]
+        return [read(path, self.term, TermAnswer, _HOLD, role=AccessRole.ANYONE, statuses=statuses)]
 
     async def term(self, request: web.Request) -> web.Response:
         """Return the epoch of this node's term, once the store has confirmed that it is still the latest.
@@ -97,7 +98,7 @@ class TermHandlers:
         The answer is delayed. That limits the request rate of standbys and keeps a connection that ends with the
         process.
         """
-        hold_ms = parse_number(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
+        hold_ms = parse_number(request, _HOLD)
         if hold_ms:
             await asyncio.wait({self._node.leader_changed}, timeout=hold_ms / 1000)
         term = await self._node.prove_term()

@@ -12,8 +12,7 @@ from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import LeaderHandlers
-from loadmanager.http.messages import parse_number
-from loadmanager.http.openapi import TEXT, Operation, Parameter, count_schema, operate, read
+from loadmanager.http.openapi import TEXT, Operation, number_parameter, operate, parse_number, read
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.util.process_metrics import add_process_metrics
 from loadmanager.wire.pulsar_records import PulsarServiceStatus
@@ -21,8 +20,8 @@ from loadmanager.wire.pulsar_records import PulsarServiceStatus
 _PULSAR = "/loadbalance/v1/pulsar"
 _DIARY = f"{_PULSAR}/diary"
 _SCORES = f"{_PULSAR}/scores"
-_MOST_ROUNDS = 10_000
-_ROUNDS = 60
+_ROUNDS = number_parameter("rounds", "how many rounds at most", 60, 10_000)
+_ENTRIES_LIMIT = number_parameter("limit", "how many at most", 60, 10_000)
 _ASK_PULSAR = (
     "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
     " them, as pulsar-admin does"
@@ -33,15 +32,10 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
     """Process beside a Pulsar. Diary and scores come from the leader, because only it plans."""
 
     def operations(self) -> list[Operation]:
-        most = count_schema(_MOST_ROUNDS, _ROUNDS)
-        rounds, limit = (
-            Parameter("rounds", "how many rounds at most", most),
-            Parameter("limit", "how many at most", most),
-        )
         return [
             read(_PULSAR, self.status, PulsarServiceStatus),
-            read(_DIARY, self.diary, None, rounds, statuses=(200, 400), media_type=TEXT),
-            read(f"{_DIARY}/entries", self.entries, list[dict[str, Any]], limit, statuses=(200, 400)),
+            read(_DIARY, self.diary, None, _ROUNDS, statuses=(200, 400), media_type=TEXT),
+            read(f"{_DIARY}/entries", self.entries, list[dict[str, Any]], _ENTRIES_LIMIT, statuses=(200, 400)),
             read(_SCORES, self.scores, list[dict[str, Any]]),
             read(f"{_SCORES}/table", self.table, None, media_type=TEXT),
             operate("POST", f"{_PULSAR}/resume", self.resume, statuses=(204, 409)),
@@ -53,12 +47,12 @@ class PulsarHandlers(LeaderHandlers[PulsarService]):
 
     async def diary(self, request: web.Request) -> web.Response:
         """Return the diary as text: Pulsar's actions, and what this process would have done."""
-        rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
+        rounds = parse_number(request, _ROUNDS)
         return await self._forwarder.run_on_leader(request, lambda: web.Response(text=self._node.diary.text(rounds)))
 
     async def entries(self, request: web.Request) -> web.Response:
         """Return the entries of the diary, newest first."""
-        limit = parse_number(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
+        limit = parse_number(request, _ENTRIES_LIMIT)
         return await self._forwarder.run_on_leader(request, lambda: self._node.diary.records(limit))
 
     async def scores(self, request: web.Request) -> web.Response:
