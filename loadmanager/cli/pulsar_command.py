@@ -16,7 +16,6 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
-    check_audit_log,
     listen,
     open_store,
     reading_cluster,
@@ -86,7 +85,6 @@ def _start(
 ) -> None:
     given |= {"adminUrls": admin} if admin else {}
     settings = start_up(PulsarServiceSettings, config, given, json_lines=json_lines)
-    check_audit_log(settings)
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -26,7 +26,6 @@ from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
     Listeners,
-    check_audit_log,
     open_store,
     reading_cluster,
     ready,
@@ -58,7 +57,6 @@ def serve(
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
     settings = start_up(Settings, config, json_lines=log_json)
     _check_history(settings.history_url)
-    check_audit_log(settings)
     asyncio.run(_serve(settings, ready_file))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import socket
 import ssl
@@ -16,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import orjson
 import structlog
 from aiohttp import web
 
@@ -39,7 +37,7 @@ from loadmanager.store.acl_update import AclProcess, refuse_strangers
 from loadmanager.store.pulsar_detection import refuse_pulsar
 from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, is_for_anyone, read_credentials
 from loadmanager.store.zookeeper_store import ZooKeeperStore
-from loadmanager.util.atomic_write import whole
+from loadmanager.util.atomic_write import write_ready_file
 from loadmanager.util.logging import configure_logging
 from loadmanager.util.malloc import give_back_memory, map_large_blocks
 
@@ -92,18 +90,12 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
         if isinstance(settings, AuthSettings):
             AuthGate(settings)  # refuses unusable keys before anything is started
             Caller.of(settings)  # refuses an unusable token
+        if isinstance(settings, AuditSettings):
+            require_writable(settings.audit_log_file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
     return settings
-
-
-def check_audit_log(settings: AuditSettings) -> None:
-    """End the process if the audit log is not writable."""
-    try:
-        require_writable(settings.audit_log_file)
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
 
 
 def warn_if_open(settings: AuthSettings, address: str) -> None:
@@ -243,12 +235,6 @@ def reading_cluster() -> Iterator[None]:
     gc.set_threshold(*_SERVING_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     give_back_memory()
-
-
-def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
-    """Write the addresses and the pid of this process atomically, for the process that started it."""
-    with whole(path) as partial:
-        partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))
 
 
 _KEYS = TlsKeys(

@@ -122,17 +122,10 @@ def validate(
         fail("--secret-key and --public-key: give one of them", EXIT_CONFIGURATION)
     key = _or_fail(lambda: _secret_key(secret) if secret else public_key(KeyPlace("--public-key", public)))
     try:
-        claimed = check_token(_token(given), key, _DefaultAuthSettings())
+        claimed = check_token(_token(given), key, AuthSettings.model_construct())
     except TokenError as error:
         fail(str(error), EXIT_FAILURE)
     print(f"the token holds; its principal is {claimed.principal}")
-
-
-class _DefaultAuthSettings(AuthSettings):
-    """Default settings; environment variables are ignored."""
-
-    title = ""
-    reads_environment = False
 
 
 def _sign(secret: str, private_key: str, algorithm: PublicAlgorithm, claims: dict[str, object]) -> str:

@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Literal
 
 import orjson
@@ -46,15 +47,15 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """A `decision` or an `operation`, with the mark of a reader that has received it."""
+    """A `decision` or an `operation`, with its frame and the mark of a reader that has received it."""
 
     kind: Literal["decision", "operation"]
-    data: bytes
+    frame: bytes
     mark: Mark
 
-    @property
-    def frame(self) -> bytes:
-        return encode_event(self.kind, self.data, self.mark)
+    @classmethod
+    def of(cls, kind: Literal["decision", "operation"], data: bytes, mark: Mark) -> FeedEvent:
+        return cls(kind, encode_event(kind, data, mark), mark)
 
     def is_after(self, seen: Mark) -> bool:
         """Return True if the event is later than the mark. Decisions and operations have separate counters, which
@@ -65,22 +66,13 @@ class FeedEvent:
         return (self.mark.epoch, self.mark.operations) > (seen.epoch, seen.operations)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    number: int
-    event: FeedEvent
-    frame: bytes
-
-
-@dataclass(slots=True, eq=False)
 class Frames:
     """The newest snapshot and the last events, encoded."""
 
-    kept: int = _EVENTS_KEPT
-    _events: deque[_Kept] = field(default_factory=deque)
-    _newest: StreamPosition = StreamPosition()
-    _body: bytes = b""
-    _snapshot: bytes = b""
+    def __init__(self, kept: int = _EVENTS_KEPT) -> None:
+        self._events = deque[FeedEvent](maxlen=kept)
+        self._newest = StreamPosition()
+        self._body = self._snapshot = b""
 
     @property
     def newest(self) -> StreamPosition:
@@ -103,16 +95,15 @@ class Frames:
 
     def put(self, event: FeedEvent) -> None:
         self._newest = replace(self._newest, event=self._newest.event + 1)
-        self._events.append(_Kept(self._newest.event, event, event.frame))
-        if len(self._events) > self.kept:
-            self._events.popleft()
+        self._events.append(event)
 
     def after(self, place: StreamPosition, seen: Mark | None = None) -> tuple[bytes, StreamPosition]:
         """Return the frames after a position, without events up to `seen`, and the new position."""
         if place == self._newest:
             return b"", place
-        new = [each for each in self._events if each.number > place.event]
-        frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
+        known = max(0, len(self._events) - (self._newest.event - place.event))
+        new = islice(self._events, known, None)
+        frames = [each.frame for each in new if seen is None or each.is_after(seen)]
         snapshot = self._snapshot if self._newest.snapshot > place.snapshot else b""
         return snapshot + b"".join(frames), self._newest
 
@@ -226,10 +217,10 @@ class Feed:
 
 def _events_of(briefing: Briefing) -> Iterator[FeedEvent]:
     for decision in briefing.decisions:
-        yield FeedEvent("decision", orjson.dumps(decision.decision), _mark_of(decision.mark))
+        yield FeedEvent.of("decision", orjson.dumps(decision.decision), _mark_of(decision.mark))
     for operation in briefing.operations:
         body = orjson.dumps(operation.operation.model_dump(by_alias=True))
-        yield FeedEvent("operation", body, _mark_of(operation.mark))
+        yield FeedEvent.of("operation", body, _mark_of(operation.mark))
 
 
 def _mark_of(text: str) -> Mark:

@@ -353,9 +353,11 @@ class WatchHandlers:
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """Stream the owners of namespaces: their current state, then changes; resumes after Last-Event-ID."""
         names, ids = _namespaces_of(request), _ids_of(request)
-        refusal = self._refusal(request, names)
-        if refusal is not None:
-            return refusal
+        if reason := self._why_unavailable(request, names):
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if request.version < HttpVersion11:
+            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
+            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
         response = event_stream()
         response.force_close()
         writer = await response.prepare(request)
@@ -373,23 +375,18 @@ class WatchHandlers:
                     request.transport.abort()
         return response
 
-    def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
+    def _why_unavailable(self, request: web.Request, names: list[str]) -> str:
+        """Return why this node takes no further watcher now; empty if it does."""
         if self._hub.is_closed:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
+            return "this node is stopping: ask another node"
         if not self._mirror.is_fresh:
-            reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+            return "this node is cut off from ZooKeeper, or is reading it again: ask another node"
         most = _SHARE * connections_allowed(request)
         if len(self._hub.watchers) >= most:
-            reason = f"{most:.0f} watchers are here, as maxHttpServerConnections allows: ask another node"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+            return f"{most:.0f} watchers are here, as maxHttpServerConnections allows: ask another node"
         if not self._hub.has_room_for(names):
-            reason = "too many watched namespaces do not exist: watch a namespace after its creation"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        if request.version < HttpVersion11:
-            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
-            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
-        return None
+            return "too many watched namespaces do not exist: watch a namespace after its creation"
+        return ""
 
     def _hello(self) -> bytes:
         hello = {"protocol": int(PROTOCOL), "node": self._node_id, "heartbeatSeconds": round(HEARTBEAT_S)}

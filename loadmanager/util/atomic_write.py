@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import orjson
 
 
 @contextmanager
@@ -16,3 +19,9 @@ def whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
+    """Write the content and the pid of this process atomically, for the process that started it."""
+    with whole(path) as partial:
+        partial.write_bytes(orjson.dumps({**content, "pid": os.getpid()}))

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from loadmanager.broker import Closing, Hosting, RefusedError, Topic
-from loadmanager.dev.demo.evidence import DemoJournal, write_json
+from loadmanager.dev.demo.evidence import DemoJournal
+from loadmanager.util.atomic_write import write_ready_file
 from loadmanager.util.clock import now_s
 from loadmanager.util.logging import configure_logging
 
@@ -103,12 +104,11 @@ async def run(arguments: argparse.Namespace, serving_log: DemoJournal) -> None:
         broker_id = f"{HOST}:{urlsplit(host.hosting.url).port}"
         host.instance = f"{broker_id}#{os.getpid()}"
         await web.TCPSite(runner, address, arguments.data_port).start()
-        write_json(
+        write_ready_file(
             arguments.ready_file,
             {
                 "broker_id": broker_id,
                 "instance": host.instance,
-                "pid": os.getpid(),
                 "url": f"http://{broker_id}",
                 "data_url": f"http://{HOST}:{runner.addresses[0][1]}",
             },

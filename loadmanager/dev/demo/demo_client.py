@@ -21,10 +21,11 @@ from pydantic import TypeAdapter
 
 from loadmanager.client import LookupClient
 from loadmanager.dev.demo.demo_settings import DemoWorkload
-from loadmanager.dev.demo.evidence import DemoJournal, find_json, write_json
+from loadmanager.dev.demo.evidence import DemoJournal, find_json
 from loadmanager.errors import LoadManagerError
 from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
+from loadmanager.util.atomic_write import write_ready_file
 
 SETTLE_TIMEOUT_S = 40.0
 """Timeout for finding the owner of a topic at the end: far longer than any fault, also on a busy machine."""
@@ -154,7 +155,7 @@ class ClientProcess:
         """Publish until `stopped`. Then have each topic find its owner once more, and write the accounts."""
         publishing = [asyncio.create_task(topic.run()) for topic in self._topics]
         tasks = [*publishing, asyncio.create_task(self._follow_hot_spot())]
-        write_json(self._config.ready_file, {"pid": os.getpid()})
+        write_ready_file(self._config.ready_file, {})
         await _first_of(asyncio.create_task(stopped.wait()), *tasks)
         for topic in self._topics:
             topic.is_stopping = True

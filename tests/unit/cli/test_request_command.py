@@ -21,7 +21,8 @@ from support.waiting import patience
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS, _application, main, service_runner
-from loadmanager.cli.service_runner import ready, warn_if_open, write_ready_file
+from loadmanager.cli.service_runner import ready, warn_if_open
+from loadmanager.util.atomic_write import write_ready_file
 
 ROOT = Path(__file__).parents[3]
 

@@ -20,7 +20,7 @@ def events(frames: bytes) -> list[tuple[str, Any]]:
 
 
 def decision(number: int) -> FeedEvent:
-    return FeedEvent("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
+    return FeedEvent.of("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
 
 
 def test_fleet_is_sent_when_it_changed() -> None:
@@ -51,7 +51,7 @@ def test_events_before_the_mark_of_a_reader_are_not_sent_again() -> None:
     place = frames.beginning
     for number in range(1, 4):
         frames.put(decision(number))
-    frames.put(FeedEvent("operation", b'{"n":4}', Mark(1, 1, 8)))
+    frames.put(FeedEvent.of("operation", b'{"n":4}', Mark(1, 1, 8)))
     assert events(frames.after(place, Mark(1, 2, 8))[0]) == [("decision", {"n": 3})]
     assert events(frames.after(place, Mark(1, 3, 7))[0]) == [("operation", {"n": 4})]
     assert len(events(frames.after(place, Mark(0, 9, 9))[0])) == 4
