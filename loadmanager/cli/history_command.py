@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from loadmanager.cli.admin.request_command import group
+from loadmanager.cli.admin.request_command import group, words
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.text.numbers import MIB, From, To, format_moment, read_range
 from loadmanager.cli.text.text_tables import format_table, write_lines
@@ -91,14 +91,14 @@ def show(
     as_json: _Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show rows of a table in the order of recording."""
-    faults = _Faults()
+    faults, wanted = _Faults(), None if columns is None else words(columns)
     with _one_line_errors():
-        found = History.existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
+        found = History.existing(url).rows(table, *read_range(from_, to), wanted, faults)
         rows = islice(found, limit) if limit else found
         if as_json:
             write_lines(json_line(row) for row in rows)
         else:
-            shown, names = list(rows), wanted_columns(table, _split(columns)).names
+            shown, names = list(rows), wanted_columns(table, wanted).names
             _print_table(names, [[_format_cell(name, row[name]) for name in names] for row in shown])
             if limit and len(shown) == limit:
                 print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
@@ -180,10 +180,6 @@ def _progress(what: str) -> Iterator[Progress]:
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
-
-
-def _split(columns: str | None) -> list[str] | None:
-    return None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
 
 
 def _format_cell(name: str, value: object) -> str:
