@@ -98,6 +98,7 @@ for _name, _app in {
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status_command.status)
 command(admin, "decisions", lines=decision_commands.decisions_lines)(decision_commands.decisions)
-backup_commands.add_to(admin)
+admin.command("export")(backup_commands.export)
+command(admin, "import")(backup_commands.import_)
 command(admin, "why", lines=decision_commands.lineage_lines)(decision_commands.why)
 command(admin, "audit", lines=decision_commands.audit_lines)(decision_commands.audit)

@@ -90,24 +90,13 @@ class LookupHandlers:
     def operations(self) -> list[Operation]:
         look_up, found = partial(read, role=AccessRole.LOOKUP), (200, 404, 412)
         return [
-            look_up(
-                f"/lookup/v2/topic/{_TOPIC}",
-                self.lookup,
-                LookupData,
-                LISTENER,
-                statuses=(200, 404, 412, 500),
-                guards_itself=True,
-            ),
+            look_up(f"/lookup/v2/topic/{_TOPIC}", self.lookup, LookupData, LISTENER, statuses=(200, 404, 412, 500)),
             look_up(f"/lookup/v2/topic/{_TOPIC}/bundle", self.bundle, None, statuses=found, media_type=JSON),
             look_up(f"/admin/v2/{_TOPIC}/partitions", self.partitions, PartitionedTopicMetadata, statuses=found),
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """Return the addresses of the topic's owner; if there is none, one is assigned.
-
-        This is the hot path of the service. It handles its own errors, because another coroutine around it would cost
-        too much.
-        """
+        """Return the addresses of the topic's owner; if there is none, one is assigned."""
         started_s = time.perf_counter()
         try:
             topic = parse_topic(request)
@@ -115,7 +104,7 @@ class LookupHandlers:
             response = (
                 answer_with(owner, parse_listener(request)) if owner is not None else await self._assign(request, topic)
             )
-        except Exception as error:  # noqa: BLE001 - outermost handler, as in `guarded`
+        except Exception as error:  # noqa: BLE001 - answered here, because failures are counted
             response = answer_error(request, error)
         if response.status == HTTPStatus.OK:
             self._metrics.answered(time.perf_counter() - started_s)

@@ -112,8 +112,7 @@ class Operation:
     return 503, also 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 if it changes something.
 
     Such an operation accepts no other query parameters, because a misspelt one would change something else, and no body
-    above `most_body_bytes` (`SMALL_BYTES` without a `body`). `handler` is wrapped in `guarded` unless it
-    `guards_itself`.
+    above `most_body_bytes` (`SMALL_BYTES` without a `body`).
     """
 
     method: str
@@ -128,7 +127,6 @@ class Operation:
     body_media_type: str = JSON
     body_required: bool = True
     most_body_bytes: int = 1024 * 1024
-    guards_itself: bool = False
     is_question: bool = False
     summary: str = ""
 
@@ -157,9 +155,7 @@ class Operation:
         path = self.key[0]
         traced = tracing if self.role is not AccessRole.ANYONE and self.media_type != EVENTS else OFF
         if self.method == "GET":
-            handler = gate.permitting(self.role, self.handler)
-            handler = handler if self.guards_itself and gate.is_open else guarded(handler)
-            return web.get(self.path, traced.serving(path, handler))
+            return web.get(self.path, traced.serving(path, guarded(gate.permitting(self.role, self.handler))))
         handler = guarded(gate.permitting(self.role, partial(self._change, room)))
         if not self.is_question:
             handler = audited(f"{self.method} {path}", handler, audit)
@@ -187,7 +183,6 @@ def read(
     role: AccessRole = AccessRole.READ,
     statuses: tuple[int, ...] = (HTTPStatus.OK,),
     media_type: str | None = None,
-    guards_itself: bool = False,
     summary: str = "",
 ) -> Operation:
     """Return the operation of a GET, for readers unless there is another `role`."""
@@ -200,7 +195,6 @@ def read(
         answer=answer,
         statuses=statuses,
         media_type=media_type,
-        guards_itself=guards_itself,
         summary=summary,
     )
 

@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from loadmanager.cli.admin.node_requests import Service, put
-from loadmanager.cli.admin.request_command import Procedure, command
+from loadmanager.cli.admin.request_command import Procedure
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.numbers import format_quantity
 from loadmanager.cli.text.text_tables import write_lines
@@ -127,9 +127,3 @@ def _show(answer: Any, *, done: bool) -> None:  # noqa: ANN401 - what the node a
         print("Everything is as the file says.")
     elif not done:
         print("Nothing was changed. With --yes it is.")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add both commands."""
-    app.command("export")(export)
-    command(app, "import")(import_)
