@@ -16,7 +16,7 @@ from loadmanager.core.domain.bundles import (
     NamespaceBundles,
     equal_boundaries,
 )
-from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
@@ -202,10 +202,8 @@ class AdminHandlers(LeaderHandlers[Node]):
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
-        for registered, entry in self._node.mirror.brokers.items():
-            if registered == broker_id:
-                return entry.registration
-        return None
+        entry = self._node.mirror.brokers.get(BrokerId(broker_id))
+        return None if entry is None else entry.registration
 
 
 def _to_json(bundles: NamespaceBundles) -> dict[str, object]:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,13 +40,10 @@ def style_text(text: str, style: str) -> str:
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Format a table with headings. If it is wider than `width`, format each row as a paragraph."""
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
-    if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
+    total = sum(widths) + _GAP * (len(widths) - 1)
+    if width is not None and total > width:
         return _stack(headings, rows, width)
-    return [_line(headings, widths), "─" * (sum(widths) + _GAP * (len(widths) - 1)), *format_columns(rows, widths)]
-
-
-def format_columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    return (_line(row, widths) for row in rows)
+    return [_line(headings, widths), "─" * total, *(_line(row, widths) for row in rows)]
 
 
 def format_pairs(
