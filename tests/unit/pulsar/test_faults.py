@@ -116,6 +116,7 @@ async def test_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> None:
 async def test_bundle_has_an_owner_after_a_broker_dies_during_its_move(
     harness: Harness, number: int, *, done: bool
 ) -> None:
+    harness.admin_timeout_s = 10.0  # a lookup is never answered
     node = await harness.leader(move_timeout_ms=5_000)
     await harness.pulsar.elect(harness.pulsar.brokers[2])
     leader = harness.pulsar.brokers[2].broker_id
