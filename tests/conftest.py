@@ -40,7 +40,7 @@ pytest_plugins = [
 # The same tests draw the same examples in every run; "search" draws new ones.
 _ALIKE = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _ALIKE, max_examples=25)
-settings.register_profile("deep", _ALIKE, max_examples=200)
+settings.register_profile("deep", _ALIKE, max_examples=100)
 settings.register_profile("search", _ALIKE, max_examples=200, derandomize=False)
 # For each of thousands of mutants.
 settings.register_profile("few", _ALIKE, max_examples=10)

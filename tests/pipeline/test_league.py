@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.deep import at_most
 
 from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.config.node_settings import Settings
@@ -319,6 +320,7 @@ def test_report_names_the_configuration_of_the_recommended_file() -> None:
     assert any(each.endswith("-c loadBalancerSheddingIntervalMinutes -v 3.0") for each in action.commands)
 
 
+@at_most(50)
 @given(
     st.lists(st.lists(st.sampled_from([0.0, 0.1, 0.11, 0.5]), min_size=5, max_size=7), min_size=2, max_size=4),
     st.integers(0, 2),

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import bundle
+from support.deep import at_most
 
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
@@ -86,6 +87,7 @@ def check(decided: DecidedLine, line: dict[str, Any]) -> None:
     assert len(set(moved)) == len(moved)
 
 
+@at_most(50)
 @given(st.lists(lines, min_size=1, max_size=3))
 def test_every_strategy_decides_and_its_state_is_json(given_lines: list[dict[str, Any]]) -> None:
     for decider in deciders():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.deep import at_most
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.constraints.filters import PlacementQuestion, allowed_brokers, rules_of
@@ -69,6 +70,7 @@ def explain_everything(situation: DecisionInput) -> None:
         explain_broker(situation, broker)
 
 
+@at_most(50)
 @given(situation=situations())
 def test_explanations_change_no_decision(situation: DecisionInput) -> None:
     before = decisions(situation)
@@ -136,6 +138,7 @@ def test_why_not_says_would_be_chosen_only_for_the_winner(situation: DecisionInp
 
 
 @pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
+@at_most(50)
 @given(cluster=clusters(fewest_brokers=2, fewest_bundles=1))
 def test_every_candidate_is_ranked_by_every_strategy(strategy: str, cluster: SomeCluster) -> None:
     snapshot = Build().snapshot(cluster)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.deep import at_most
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.reasons import SheddingReason
@@ -21,6 +22,7 @@ from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformReason
 
 examples = hypothesis_settings(
+    at_most(50),
     # Many drawn clusters have no waiting broker or none above a threshold and are discarded.
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

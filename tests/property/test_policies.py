@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.deep import at_most
 from support.invariants import plan_violations
 from support.random_clusters import Build, SomeCluster, broker_name, clusters, namespace_name
 
@@ -64,6 +65,7 @@ def may_own(operator_config: Policies, namespace: str, broker: BrokerId) -> bool
 
 @pytest.mark.parametrize("load_manager", ["ModularLoadManagerImpl", "ExtensibleLoadManagerImpl"])
 @pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
+@at_most(50)
 @given(
     cluster=clusters(),
     operator_config=policies,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.deep import at_most
 from support.invariants import plan_violations
 from support.random_clusters import (
     Build,
@@ -39,6 +40,8 @@ from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 
 each_shedding = pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
+few = at_most(50)
+"""Examples of each strategy."""
 busy = partial(some_cluster, fewest_brokers=3, fewest_bundles=15)
 KINDS = (some_cluster, busy, partial(busy, settled=True))
 """Includes small clusters, and settled ones: brokers with a release under way are not shed."""
@@ -103,6 +106,7 @@ def steps(made: list[Plan]) -> list[tuple[Assign | Unload, ...]]:
 
 
 @each_shedding
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_plan_keeps_invariants_and_has_verdicts(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     snapshot = Build().snapshot(cluster)
@@ -118,6 +122,7 @@ def test_plan_keeps_invariants_and_has_verdicts(shedding: str, placement: str, c
 
 
 @each_shedding
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_plan_does_not_depend_on_input_order(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     chosen = settings(shedding, placement)
@@ -127,6 +132,7 @@ def test_plan_does_not_depend_on_input_order(shedding: str, placement: str, clus
 
 
 @pytest.mark.parametrize("shedding", [name for name in SHEDDING_STRATEGIES if name not in NOT_SCALE_FREE])
+@few
 @given(
     placement=st.sampled_from(sorted(PLACEMENT_STRATEGIES.keys() - COUNTS_MESSAGES)),
     cluster=busy_clusters,
@@ -143,6 +149,7 @@ RENAMED = Build(lambda i: f"x-{7 * i + 3:05d}.example:80", lambda i: f"zebra/oth
 
 
 @each_shedding
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_names_only_break_ties(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     chosen = settings(shedding, placement)
@@ -171,6 +178,7 @@ def test_names_only_break_ties(shedding: str, placement: str, cluster: SomeClust
 
 
 @each_shedding
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5), excluded=st.integers(0, 2))
 def test_excluded_namespace(shedding: str, placement: str, cluster: SomeCluster, seed: int, excluded: int) -> None:
     name = namespace_name(excluded)
@@ -199,6 +207,7 @@ EXCHANGEABLE = SomeCluster(
 
 @each_shedding
 @example(placement="AvgShedder", cluster=EXCHANGEABLE, seed=0)
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_broker_whose_load_left_is_not_shed(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     snapshot = Build().snapshot(cluster)
@@ -208,6 +217,7 @@ def test_broker_whose_load_left_is_not_shed(shedding: str, placement: str, clust
 
 
 @pytest.mark.parametrize("shedding", [name for name in SHEDDING_STRATEGIES if name != "Level"])
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     """Holds only without memory: moving averages and counted rounds may cause a later plan. Level remembers a broker
@@ -223,6 +233,7 @@ def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeClus
 
 
 @each_shedding
+@few
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_moves_in_progress_are_not_repeated(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     """Strategies that compare brokers by their reports have nothing left to do."""

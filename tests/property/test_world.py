@@ -92,7 +92,7 @@ def _run(seed: int, events: list[Event], strategy: str, *, with_topics: bool, ch
     return result
 
 
-a_run_each = settings(max_examples=settings().max_examples // 2)
+a_run_each = settings(max_examples=settings().max_examples // 4)
 
 
 @a_run_each

@@ -1,10 +1,11 @@
-"""Tables of cases of which `make test` runs a few representatives, and `make test-deep` all others."""
+"""Cases of which `make test` runs a few representatives, and `make test-deep` all others; limits of examples."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 import pytest
+from hypothesis import settings
 
 
 def deep_except(quick: Collection[object], cases: Iterable[object]) -> list[object]:
@@ -16,3 +17,8 @@ def deep_except(quick: Collection[object], cases: Iterable[object]) -> list[obje
 
 def _deep(case: object) -> object:
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.deep)
+
+
+def at_most(examples: int) -> settings:
+    """Return settings of a property with slow examples, or with several cases: no profile draws more than these."""
+    return settings(max_examples=min(settings().max_examples, examples))

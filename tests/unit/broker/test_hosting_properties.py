@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.hosting import Clock, Held, settled
 
@@ -146,7 +146,6 @@ operations = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(pauses, st.lists(operations, max_size=20))
 def test_broker_recovers_from_clock_jumps_and_cancellations(
     pauses: list[Pause], operations: list[tuple[str, str, int]]

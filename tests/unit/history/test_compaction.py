@@ -15,6 +15,7 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
+from support.deep import at_most
 from support.recorded import NOON_MS, SOON, a_report
 from support.waiting import eventually_sync, patience
 
@@ -316,6 +317,7 @@ class Killed(Directory):
         self._left -= 1
 
 
+@at_most(50)
 @given(
     minutes=st.lists(st.integers(0, 179), min_size=1, max_size=12).map(sorted),
     epochs=st.lists(st.integers(0, 2), min_size=12, max_size=12).map(sorted),

@@ -8,6 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 from support.actors import BROKERS, NAMES, Actor, TableOfOwners
+from support.deep import at_most
 from support.memory_store import MemoryCluster, MemoryStore
 from support.virtual_loop import VirtualLoop
 from support.waiting import eventually
@@ -116,6 +117,7 @@ class Trial:
             await store.close()
 
 
+@at_most(50)
 @given(st.integers(0, 2**16), st.sampled_from([0.0, 0.2, 3.0]), st.lists(st.tuples(_STEP, _THEN_S), max_size=12))
 def test_one_process_acts_at_a_time_and_the_next_finishes_its_moves(
     seed: int, slowness_s: float, steps: list[tuple[tuple[str, int], float]]
