@@ -21,7 +21,7 @@ from loadmanager.pipeline.attribution import epoch_ends, overlaps
 from loadmanager.pipeline.datasets import frame_of
 from loadmanager.pipeline.windows import SHORTEST_S
 
-HISTORIES = 40
+HISTORIES = 16
 APART_MS = 3 * HOUR_MS
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +47,15 @@ class KilledError(Exception):
     """The process is killed here."""
 
 
-def test_runs_killed_before_each_write_equal_one_run(
+_MANY = 100
+"""More writes than a run makes."""
+
+
+def test_runs_killed_before_writes_equal_one_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, out, left = str(tmp_path / "history"), tmp_path / "out", 0
+    """Kills before the last write and before every third one: tables are written anew, whichever were before."""
+    url, out, left = str(tmp_path / "history"), tmp_path / "out", _MANY
     first, rest = in_rounds(drawn_night(2), 2, np.random.default_rng(2))
     write_files(url, first)
     ingested(spark, url, out)
@@ -71,13 +74,14 @@ def test_runs_killed_before_each_write_equal_one_run(
     with monkeypatch.context() as patched:
         patched.setattr(Tables, "_commit", killed_before(Tables._commit))
         patched.setattr(HistoryHours, "save", killed_before(HistoryHours.save))
-        for number in count():
+        once = ingested(spark, url, tmp_path / "once")
+        writes = _MANY - left
+        assert writes > len(INGESTED)
+        for number in range(writes)[::-3]:
             left = number
-            with suppress(KilledError):
+            with pytest.raises(KilledError):
                 ingested(spark, url, out)
-                break
-    assert number > len(INGESTED)
-    assert_same(ingested(spark, url, out), ingested(spark, url, tmp_path / "once"))
+    assert_same(ingested(spark, url, out), once)
 
 
 def test_restarted_runs_count_a_report_once(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
