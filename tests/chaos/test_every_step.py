@@ -55,6 +55,22 @@ QUICK_DEATHS = {
 }
 
 
+WITH_SERVERS = [
+    ("split", "topics asked"),
+    ("split", "write 1 committed"),
+    ("split", "boundaries told"),
+    ("unload", "write 1 committed"),
+    ("unload", "unload obeyed"),
+    ("unload", "write 2 ready"),
+    ("transfer", "topics named"),
+    ("transfer", "write 1 ready"),
+    ("transfer", "unload asked"),
+    ("transfer", "write 2 committed"),
+    ("merge", "write 1 ready"),
+]
+"""Each step of any operation: the session with real servers is the same in all of them."""
+
+
 @pytest.mark.parametrize("operation", STEPS)
 async def test_operation_has_exactly_the_listed_steps(operation: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
@@ -123,7 +139,7 @@ def ensemble() -> Iterator[EmbeddedEnsemble]:
 
 
 @pytest.mark.zookeeper
-@pytest.mark.parametrize(("operation", "step"), deep_except(QUICK_STEPS, EVERY_STEP))
+@pytest.mark.parametrize(("operation", "step"), deep_except(QUICK_STEPS, WITH_SERVERS))
 async def test_step_survives_a_dead_server(ensemble: EmbeddedEnsemble, chroot: str, operation: str, step: str) -> None:
     async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot)) as cluster:
         urls = [cluster.leader.url, cluster.standby.url]
