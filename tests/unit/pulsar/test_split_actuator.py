@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,17 +156,8 @@ async def test_split_with_a_lost_answer_is_detected(harness: Harness) -> None:
     assert node.actuator.reshaper.splits_failed == 0
 
 
-def wait_for_a_second_only(node: PulsarService, patch: pytest.MonkeyPatch) -> None:
-    """Until a split is seen, which is not made this time."""
-    reshaper = node.actuator.reshaper
-    settings = SimpleNamespace(namespace_bundle_unloading_timeout_ms=1_000)
-    patch.setattr(reshaper, "_live", SimpleNamespace(current=settings, planner=reshaper._live.planner))
-
-
-async def test_repeated_split_failures_stop_all_acting_until_an_operator_resumes(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = await leader(harness)
+async def test_repeated_split_failures_stop_all_acting_until_an_operator_resumes(harness: Harness) -> None:
+    node = await leader(harness, move_timeout_ms=5_000)
     harness.pulsar.faults.refuse("/split", 412, "no such bundle")
     harness.pulsar.faults.answer("/split", 204, b"")
     harness.pulsar.faults.answer("/split", 500, b"")
@@ -178,10 +168,7 @@ async def test_repeated_split_failures_stop_all_acting_until_an_operator_resumes
     ]:
         await harness.pulsar.report()
         await node.intake.settled()
-        with monkeypatch.context() as patch:
-            if "still one bundle" in sentence:
-                wait_for_a_second_only(node, patch)
-            await node.actuator.reshaping.round()
+        await node.actuator.reshaping.round()
         assert (await harness.move_history()).failures == failures
         (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
         assert (entry["reason"], entry["acted"]) == ("split_failed", False)
