@@ -55,6 +55,11 @@ TOGETHER = {
     "tests/integration/test_image_steps.py::": "image",
     "tests/integration/test_pipeline_end_to_end.py::": "many processes",
     "tests/page/": "page",
+    # Half of the deep tests on Spark, in a JVM of its own: a single one would go on when all other tests have ended.
+    "tests/pipeline/test_attribution.py::": "spark, ingest",
+    "tests/pipeline/test_incremental.py::": "spark, ingest",
+    "tests/pipeline/test_reject_reasons.py::": "spark, ingest",
+    "tests/pipeline/test_stream_command.py::": "spark, ingest",
     "tests/pipeline/": "spark",
     "tests/real_pulsar/": "pulsar",
 }
