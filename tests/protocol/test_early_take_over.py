@@ -20,7 +20,7 @@ from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Znode
 
-PAUSES = 10_000
+PAUSES = 5_000
 _PAUSES_A_WORLD = 500
 _LONGEST_PAUSE_S = 0.5
 _APART_S = (0.2, 0.6)
