@@ -8,7 +8,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from loadmanager.cli.service_runner import install_fast_loop, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.util.atomic_write import write_ready_file
 
 
 async def serve(body: bytes, ready_file: Path) -> None:

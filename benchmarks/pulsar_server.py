@@ -16,8 +16,9 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from loadmanager.cli.service_runner import install_fast_loop, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.util.atomic_write import write_ready_file
 
 NAMESPACE_BUNDLES = 100
 TOPICS_EACH = 10

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore
 
-from loadmanager.cli.service_runner import install_fast_loop, reading_cluster, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop, reading_cluster
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -24,6 +24,7 @@ from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Put
+from loadmanager.util.atomic_write import write_ready_file
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.store_records import LeaderRecord, encode_namespace

@@ -203,7 +203,7 @@ def test_cluster_that_merges_bundles_is_replayed_without_merges(history: History
     given = planned(whatif(), history, base={"loadBalancerAutoBundleMergeEnabled": True})
 
     assert [cell.trial.settings.auto_bundle_merge_enabled for cell in given.cells] == [False]
-    assert given.configurations["settings"].load_balancer_auto_bundle_merge_enabled
+    assert given.configurations["settings"].planner_settings().auto_bundle_merge_enabled
 
 
 def test_documented_file_is_accepted() -> None:

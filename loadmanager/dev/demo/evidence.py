@@ -14,6 +14,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from loadmanager.util.atomic_write import whole
+
 
 class DemoJournal(FileIO):
     """One log file, without a buffer; its lines survive a SIGKILL of the process."""

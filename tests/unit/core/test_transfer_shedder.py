@@ -172,7 +172,7 @@ def test_broker_with_an_outdated_report_is_skipped() -> None:
         TransferReason.OUT_DATED_DATA,
         "No move because its report is older than loadBalancerBrokerLoadDataTTLInSeconds 1800 s",
     )
-    loads = {name: replace(load, updated_at_ms=0) for name, load in loads.items()}
+    loads = {name: load._replace(updated_at_ms=0) for name, load in loads.items()}
     old = shed(published(loads, dict.fromkeys("abcd", report())), state=json.loads(json.dumps(result.state)))
     assert old.metrics["Skip/OutDatedData"] == 1
     assert old.metrics["avg"] == 0.6
