@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +17,7 @@ from examples.pulsar.cluster import CLUSTER, Broker, PulsarCluster
 from examples.pulsar.progress import wait_until
 
 _MOVE_TIMEOUT_S = 60.0
+_OWNED_TRIES, _RETRY_S = 5, 1.0
 _HASHES = 2**32
 
 
@@ -62,9 +65,8 @@ class Operator:
     def owners(self, namespace: str) -> dict[str, str]:
         """Return the owners of bundles by range."""
         found: dict[str, str] = {}
-        path = f"/admin/v2/brokers/{CLUSTER}/{{}}/ownedNamespaces"
         for broker in self.cluster.serving():
-            owned = demand(broker.web_url, "GET", path.format(broker.name)).content()
+            owned = self._owned_by(broker)
             found |= {name.rpartition("/")[2]: broker.name for name in owned if name.startswith(f"{namespace}/")}
         return found
 
@@ -93,6 +95,15 @@ class Operator:
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         return self._demand("GET", path)
+
+    def _owned_by(self, broker: Broker) -> list[str]:
+        """Return the bundles of a broker. Pulsar may answer 500 while one of them changes hands; it is asked again."""
+        path = f"/admin/v2/brokers/{CLUSTER}/{broker.name}/ownedNamespaces"
+        for _ in range(_OWNED_TRIES - 1):
+            with suppress(RefusedError):
+                return list(demand(broker.web_url, "GET", path).content())
+            time.sleep(_RETRY_S)
+        return list(demand(broker.web_url, "GET", path).content())
 
     def _placed(self, namespace: str, bundle: str, topic: str, broker: Broker) -> bool:
         if self.owners(namespace).get(bundle) == broker.name:
