@@ -6,13 +6,13 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 TOP = Path(__file__).parents[2]
 PACKAGE = TOP / "loadmanager"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TREES = {module: ast.parse(module.read_text(encoding="utf-8")) for module in MODULES}
 NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__")]
 
 RELATIVE_CLAUSE = re.compile(
@@ -21,6 +21,12 @@ RELATIVE_CLAUSE = re.compile(
 NOUNS_OF_THE_FIELD = frozenset(
     {"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing", "testing"}
 )
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Parse all modules: not at import, since all processes of a run import this."""
+    return {module: ast.parse(module.read_text(encoding="utf-8")) for module in MODULES}
 
 
 def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -44,7 +50,7 @@ def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
     }
     clauses = [
         f"{module.relative_to(TOP)}: {name}: {line}"
-        for module, tree in {**TREES, **others}.items()
+        for module, tree in {**trees(), **others}.items()
         for name, line in documented(tree)
         if RELATIVE_CLAUSE.match(line)
     ]
@@ -58,7 +64,7 @@ def test_modules_have_names_of_their_own() -> None:
 
 
 def test_public_classes_have_names_of_their_own() -> None:
-    classes = (node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    classes = (node.name for tree in trees().values() for node in tree.body if isinstance(node, ast.ClassDef))
     names = Counter(name for name in classes if not name.startswith("_"))
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -90,7 +96,7 @@ def members(prefix: str, body: list[ast.stmt]) -> Iterator[str]:
 
 def test_references_to_code_resolve() -> None:
     dotted = {".".join(module.relative_to(PACKAGE).with_suffix("").parts): module for module in MODULES}
-    paths = {name.removesuffix(".__init__"): TREES[module] for name, module in dotted.items()}
+    paths = {name.removesuffix(".__init__"): trees()[module] for name, module in dotted.items()}
     known = {"broker.conf", *paths} | {each for name, tree in paths.items() for each in members(f"{name}.", tree.body)}
     rooms = {name.partition(".")[0] for name in paths}
     references = {
