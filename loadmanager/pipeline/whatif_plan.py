@@ -143,7 +143,7 @@ def _cells(
     cells = []
     for number, ((stretch, outline), fleet, (name, settings), seed) in enumerate(played):
         rules = world_rules(whatif.rules, settings)
-        planner = replace(settings.planner_settings(), auto_bundle_merge_enabled=False)  # worlds never merge
+        planner = settings.planner_settings()
         try:
             check_settings(planner)
             trial = Trial(planner, rules, cost, _change(fleet, outline), seed, whatif.step_s)

@@ -17,7 +17,7 @@ overload; the only leader never fails; bundles are never merged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -75,6 +75,8 @@ class Progress:
 class World:
     """Simulated fleet; it can run only once. The constructor checks names and settings.
 
+    Bundles are never merged, whatever the settings say.
+
     The rows of the workload are the bundles of `namespaces` in their order, then those of `NewNamespace` events in the
     order of their times. Raises `ValueError` or `UnknownStrategyError`.
     """
@@ -99,7 +101,7 @@ class World:
         self._events: list[Event] = sorted(chain.from_iterable(restarts), key=lambda event: event.at_s)
         check_settings(settings)
         _check_names(brokers, namespaces, self._events)
-        self._state = WorldState(workload, settings, rules, cost)
+        self._state = WorldState(workload, replace(settings, auto_bundle_merge_enabled=False), rules, cost)
         self._state.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._state, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._state, self._leader)
@@ -302,8 +304,6 @@ def check_settings(settings: PlannerSettings) -> None:
     """Refuse settings that a simulation does not implement."""
     placement_strategy(settings)
     shedding_strategy(settings)
-    if settings.auto_bundle_merge_enabled:
-        raise ValueError("loadBalancerAutoBundleMergeEnabled: bundles of a world are never merged; set it to false")
     name, _ = split_algorithm(settings)
     if settings.auto_bundle_split_enabled and name == SPECIFIED_POSITIONS:
         raise ValueError(f"defaultNamespaceBundleSplitAlgorithm {name}: it has to be told where to cut; choose another")

@@ -38,6 +38,12 @@ def test_failing_strategy_is_left_out_with_the_reason(tmp_path: Path) -> None:
     assert "'NoSuch'" in found.left_out["NoSuch"]
 
 
+def test_cluster_that_merges_bundles_has_scores(tmp_path: Path) -> None:
+    question = a_question(tmp_path, "", minutes=10)
+    merging = {**question.settings, "loadBalancerAutoBundleMergeEnabled": "true"}
+    assert answer(replace(question, settings=merging)).left_out == {}
+
+
 def test_range_without_reports_has_no_score(tmp_path: Path) -> None:
     question = replace(a_question(tmp_path, ""), from_ms=0, to_ms=MINUTE_MS)
     assert answer(question).error == "no broker has reported in the range"

@@ -601,21 +601,17 @@ def test_progress_is_reported_at_each_step() -> None:
     assert {progress.duration_s for progress in told} == {300.0}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (replace(EAGER, auto_bundle_merge_enabled=True), "loadBalancerAutoBundleMergeEnabled"),
-        (
-            replace(
-                EAGER, auto_bundle_split_enabled=True, namespace_bundle_split_algorithm="specified_positions_divide"
-            ),
-            "told where to cut",
-        ),
-    ],
-)
-def test_unsupported_settings_are_rejected(settings: PlannerSettings, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_split_algorithm_that_cannot_choose_is_rejected() -> None:
+    algorithm = "specified_positions_divide"
+    settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_split_algorithm=algorithm)
+    with pytest.raises(ValueError, match="told where to cut"):
         world([1.0] * 6, settings=settings)
+
+
+def test_bundles_are_never_merged() -> None:
+    merging = replace(EAGER, auto_bundle_merge_enabled=True)
+    results = [world([1.0] * 6, settings=settings).run(1200.0) for settings in (EAGER, merging)]
+    assert results[0].digest() == results[1].digest()
 
 
 def test_unknown_strategy_is_rejected_before_the_run() -> None:
