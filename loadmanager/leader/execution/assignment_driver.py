@@ -190,9 +190,10 @@ class AssignmentDriver:
         return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")
 
 
-LOOKUP_TIMEOUT_S = 5.0
-"""Time that a lookup waits for an assignment or a leader before it answers 503. An assignment takes milliseconds and an
-early take-over a second; clients ask again after a longer one, and wait three times as long for an answer."""
+LOOKUP_TIMEOUT_S = 10.0
+"""Time that a lookup waits for an assignment or a leader before it answers 503: as long as a session of ZooKeeper, after
+which another leader is there. Our clients wait longer for an answer, and ask again.
+"""
 
 _LOOK_AGAIN_S = 0.01
 
