@@ -45,7 +45,7 @@ _LOOKS = 3
 """Number of polls in a row without a lease request. An agent that was paused must first read the pending requests."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BrokerWatch:
     """Polls one broker. Calls `on_change()` when the broker appears, is gone, or is a new process."""
 

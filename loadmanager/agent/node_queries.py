@@ -162,7 +162,7 @@ class _Known:
     """None: not yet read from a node."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NamespaceCache:
     """Bundle boundaries by namespace, and the namespaces that are available without a lease. If a namespace cannot be
     read, a topic stays in the bundle in which it was granted.

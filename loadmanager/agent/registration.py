@@ -51,7 +51,7 @@ from loadmanager.wire.store_records import decode_namespace
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Registrar:
     """Maintains `/loadbalance/brokers/<broker>`. `first_record()` returns the content of a new znode."""
 

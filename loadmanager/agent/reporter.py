@@ -103,7 +103,7 @@ def build_report(
     return record
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reporter:
     """Writes the load report when it is due.
 

@@ -165,7 +165,7 @@ class _Expected:
     until_s: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WarmUp:
     """Bundles that the leader announced to this broker. `ask` answers the broker's questions and can delay a "no".
 

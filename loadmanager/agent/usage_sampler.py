@@ -55,7 +55,7 @@ _LIMITS_NOT_SEEN = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class UsageSampler:
     """Measures usage at intervals. `usage` is the last measurement, taken at `measured_at_s` or later; unknown before
     the first.

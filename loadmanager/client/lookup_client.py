@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from loadmanager.client.namespace_watch import Watches, now_s, pause_s
+from loadmanager.client.namespace_watch import Watches, loop_time_s, pause_s
 from loadmanager.client.node_client import Nodes, NotNow, checked_urls
 from loadmanager.client.owner_map import KEPT_S, TOPICS_KEPT, OwnerMap
 from loadmanager.client.push_events import Owner, Place
@@ -60,10 +60,10 @@ class OwnerQueries:
 
     async def ask(self, topic: str, timeout_s: float) -> Owner:
         """Wait for the owner. Raises as `LookupClient.lookup` does."""
-        deadline_s = now_s() + timeout_s
+        deadline_s = loop_time_s() + timeout_s
         while (owner := self._owners.resolve(topic)) is None:
             question = self._question_of(topic)
-            if not await self._wait(question, deadline_s - now_s()):
+            if not await self._wait(question, deadline_s - loop_time_s()):
                 raise question.trouble or NoOwnerYetError(f"topic {topic}: no answer within {timeout_s:.3g} s")
             if question.task.cancelled():
                 raise NodesUnavailableError("the client was closed")
@@ -106,9 +106,9 @@ class OwnerQueries:
         return is_done
 
     async def _answer(self, question: _Question, namespace: str) -> Owner | None:
-        topic, began_s, failures, not_before_s = question.topic, now_s(), 0, 0.0
+        topic, began_s, failures, not_before_s = question.topic, loop_time_s(), 0, 0.0
         while (owner := self._owners.resolve(topic)) is None:
-            wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - now_s()
+            wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - loop_time_s()
             if wait_s > 0:
                 await asyncio.wait({self._watches.update}, timeout=wait_s)
                 continue
@@ -118,7 +118,7 @@ class OwnerQueries:
                 self._watches.forget(namespace)
                 raise
             except NodesUnavailableError as error:
-                known = self._owners.find_last_known(self._owners.place_of(topic), now_s())
+                known = self._owners.find_last_known(self._owners.place_of(topic), loop_time_s())
                 if known is not None:
                     return known
                 answer, question.trouble = NotNow(str(error)), error
@@ -132,7 +132,7 @@ class OwnerQueries:
             failures += 1
             shortest_s, longest_s = _PAUSES_S
             longest_s = min(max(longest_s, answer.passes_in_s), _LONGEST_PAUSE_S)
-            not_before_s = now_s() + pause_s(self._chance, failures, shortest_s, longest_s)
+            not_before_s = loop_time_s() + pause_s(self._chance, failures, shortest_s, longest_s)
         return owner
 
     async def _ask_unless_pushed(self, topic: str) -> Owner | NotNow:
@@ -152,7 +152,7 @@ class OwnerQueries:
             asking.cancel()
         answer = asking.result()
         if isinstance(answer, Owner):
-            self._owners.answered(place, pushed, answer, now_s())
+            self._owners.answered(place, pushed, answer, loop_time_s())
         return answer
 
     def _held_back_s(self, topic: str, namespace: str) -> float:
@@ -252,7 +252,7 @@ class LookupClient:
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._owners.expire(now_s())
+            self._owners.expire(loop_time_s())
 
 
 _Result = TypeVar("_Result")

@@ -83,7 +83,7 @@ class NamespaceWatch:
         """Follow the first node that pushes until its stream ends; return the pause before the next one."""
         failures: list[LoadManagerError] = []
         for url in list(self._urls):
-            self._is_live, began_s = False, now_s()
+            self._is_live, began_s = False, loop_time_s()
             try:
                 await self._follow(url)
             except (ForbiddenError, UnauthenticatedError, NodeFailedError) as error:
@@ -92,7 +92,7 @@ class NamespaceWatch:
             if self._is_live:
                 log.info("%s stopped pushing owners: %s", url, failures[-1] if failures else "the stream has ended")
                 self._on_ended(failures)
-                if now_s() - began_s > _LASTED_S:
+                if loop_time_s() - began_s > _LASTED_S:
                     self._failures = 0
                 return self._pause_s()
         return self._give_up(failures)
@@ -129,11 +129,11 @@ class NamespaceWatch:
     async def _follow(self, url: str) -> None:
         names = list(self.namespaces)
         for name in names:
-            self._owners.follow(name, now_s())
+            self._owners.follow(name, loop_time_s())
         reader = EventReader()
         async with self._nodes.watching(url, names, self._owners.marks(names)) as stream:
             async for chunk in stream.iter_any():
-                self._owners.heard(names, now_s())
+                self._owners.heard(names, loop_time_s())
                 try:
                     for event in reader.feed(chunk):
                         self._take(event, url)
@@ -148,7 +148,7 @@ class NamespaceWatch:
                 raise InvalidRecordError(f"{WATCH_PATH} speaks protocol {protocol!r}, and this client {PROTOCOL}")
             log.info("%s pushes owners", url)
             self._is_live, self.trouble = True, None
-        self._owners.take(event, now_s())
+        self._owners.take(event, loop_time_s())
         self._on_news()
 
 
@@ -204,7 +204,8 @@ class Watches:
         self.update = asyncio.get_running_loop().create_future()
 
 
-def now_s() -> float:
+def loop_time_s() -> float:
+    """Return the time of the event loop."""
     return asyncio.get_running_loop().time()
 
 

@@ -31,7 +31,7 @@ WATCH_PATH = "/loadbalance/v1/watch"
 PROTOCOL = 1
 CONNECT_TIMEOUT_S = 3.0
 LOOKUP_TIMEOUT_S = 15.0
-"""Time after which the next node is asked. Nodes answer within 5 s."""
+"""Time after which the next node is asked. Nodes answer within 10 s."""
 SILENCE_S = 30.0
 """Longest silence of a watch stream. Nodes send something three times as often."""
 _MOST_LOOKUPS = 64

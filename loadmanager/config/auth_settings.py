@@ -29,6 +29,10 @@ class AuthSettings(KeyedSettings):
         description="Require a token for everything except health checks. While this is off, everybody may do"
         " everything.",
     )
+    authorization_enabled: bool = Field(
+        True,
+        description="Check the roles below. Off: every valid token may do everything (Pulsar's default).",
+    )
     token_secret_key: SecretStr = Field(
         SecretStr(""),
         description="Symmetric key of tokens, at least 32 bytes: file:///path or a path (the bytes of the file"

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.settings_base import Finite, KeyedSettings, Minutes, OptionalPath, Percent, PositiveMs, of_core
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in
@@ -140,7 +139,7 @@ class ReportSettings(WeightSettings):
     )
 
 
-class TlsSettings(AuthSettings):
+class TlsSettings(KeyedSettings):
     """TLS of nodes and agents, by Pulsar's keys. Files are read again when they change."""
 
     tls_certificate_file_path: OptionalPath = Field(
@@ -150,8 +149,9 @@ class TlsSettings(AuthSettings):
     tls_trust_certs_file_path: OptionalPath = Field(
         None,
         description="Trusted authorities of client certificates (PEM); other certificates are refused. Empty:"
-        " clients need none. Without authenticationEnabled each client needs one.",
+        " clients need none.",
     )
+    tls_require_trusted_client_cert_on_connect: bool = Field(False, description="Refuse clients without a certificate.")
     tls_protocols: tuple[Literal["TLSv1.2", "TLSv1.3"], ...] = Field(
         (), description="TLS versions of the TLS port: TLSv1.2, TLSv1.3. Empty: both."
     )
@@ -180,3 +180,7 @@ class TlsSettings(AuthSettings):
                 raise ValueError(f"brokerClientTlsEnabled: there is no TLS port: give {tls_key}")
         elif self.tls_certificate_file_path is None or self.tls_key_file_path is None:
             raise ValueError(f"{tls_key}: needs a tlsCertificateFilePath and a tlsKeyFilePath")
+        if self.tls_require_trusted_client_cert_on_connect and self.tls_trust_certs_file_path is None:
+            raise ValueError(
+                "tlsRequireTrustedClientCertOnConnect: no certificate is trusted: give tlsTrustCertsFilePath"
+            )

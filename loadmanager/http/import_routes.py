@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -65,7 +65,7 @@ class ImportHandlers(LeaderHandlers[Node]):
         async def act() -> Changes:
             if wanted.configuration is not None:
                 self._node.live.check(wanted.configuration)
-            changes = find_changes(self._current(), wanted)
+            changes = find_changes(self._current(wanted.namespaces or {}), wanted)
             if not is_dry:
                 await self._create(wanted.namespaces or {})
                 await self._lay_down(wanted)
@@ -74,10 +74,12 @@ class ImportHandlers(LeaderHandlers[Node]):
 
         return await self._forwarder.run_on_leader(request, act, _IMPORT_TIMEOUT_S)
 
-    def _current(self) -> OperatorConfigDocument:
+    def _current(self, wanted: Collection[str]) -> OperatorConfigDocument:
+        """Return the current config, with those of the wanted namespaces that exist. It was validated when read."""
         operator_config, namespaces = self._node.mirror.operator_config, self._node.mirror.namespaces
-        return OperatorConfigDocument(
-            namespaces={name: NamespaceShape.of(record.state.bundles) for name, record in namespaces.items()},
+        existing = {name: namespaces[name].state.bundles for name in wanted if name in namespaces}
+        return OperatorConfigDocument.model_construct(
+            namespaces={name: NamespaceShape.of(bundles) for name, bundles in existing.items()},
             isolation_policies=dict(operator_config.isolation),
             failure_domains=dict(operator_config.failure_domains),
             anti_affinity_groups=dict(operator_config.anti_affinity),

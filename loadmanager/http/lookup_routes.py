@@ -129,7 +129,7 @@ class LookupHandlers:
         return json_bytes(_NOT_PARTITIONED)
 
 
-WAIT = number_parameter("waitMs", "how long any other answer is held back at most", 0, 1_000, least=0)
+OWNER_WAIT = number_parameter("waitMs", "how long any other answer is held back at most", 0, 1_000, least=0)
 
 
 class OwnershipHandlers:
@@ -147,7 +147,7 @@ class OwnershipHandlers:
                 self.ownership,
                 OwnershipAnswer,
                 Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
-                WAIT,
+                OWNER_WAIT,
                 role=AccessRole.LOOKUP,
                 statuses=(200, 400, 404, 412, 503),
             )
@@ -159,7 +159,7 @@ class OwnershipHandlers:
         The answer shows the state at the end of the wait, and whether the mirror is current then.
         """
         topic, awaited = parse_topic(request), request.query.get("owner")
-        wait_ms = parse_number(request, WAIT)
+        wait_ms = parse_number(request, OWNER_WAIT)
         if awaited is not None and wait_ms:
             await self._wait_for(awaited, topic, wait_ms / 1000)
         return json_bytes(self._answer(topic).to_json())

@@ -167,7 +167,7 @@ class ServerTls(RenewedTls):
                 certificate=settings.tls_certificate_file_path,
                 key=settings.tls_key_file_path,
                 trust_certs=settings.tls_trust_certs_file_path,
-                require_client=not settings.authentication_enabled,  # otherwise the role lists decide
+                require_client=settings.tls_require_trusted_client_cert_on_connect,
                 protocols=settings.tls_protocols,
             )
         )

@@ -7,6 +7,7 @@ files. They also keep one TLS context for ever, while certificates are renewed.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import time
@@ -70,7 +71,7 @@ class TlsListener:
     handshake_s: float
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _in_progress: set[Handshake] = field(default_factory=set)
-    _said_at_s: float = -_SAID_EVERY_S
+    _said_at_s: float = -math.inf
 
     def __post_init__(self) -> None:
         self.listener.settimeout(0)

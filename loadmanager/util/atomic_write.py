@@ -21,7 +21,12 @@ def whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Write the content and the pid of this process atomically, for the process that started it."""
+def write_json(path: Path, content: object) -> None:
+    """Write a file for processes that read it at any time."""
     with whole(path) as partial:
-        partial.write_bytes(orjson.dumps({**content, "pid": os.getpid()}))
+        partial.write_bytes(orjson.dumps(content))
+
+
+def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
+    """Write the content and the pid of this process, for the process that started it."""
+    write_json(path, {**content, "pid": os.getpid()})

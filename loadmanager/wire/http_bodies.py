@@ -7,7 +7,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import HASH_SPACE_END, TopicName
@@ -310,7 +310,8 @@ class TopicsAnswer(WireModel):
     topics: list[OpenTopic]
 
 
-TopicCount = Annotated[int, Field(ge=0, le=2**62)]
+TopicCount = Annotated[int, Field(ge=0)]
+_MOST_COUNTED = 2**62
 """At 100 Gbit/s, one topic reaches 2^62 bytes after more than ten years."""
 
 
@@ -324,6 +325,13 @@ class TopicStats(WireModel):
     bytes_out: TopicCount = 0
     producers: TopicCount = 0
     consumers: TopicCount = 0
+
+    @model_validator(mode="after")
+    def _check_counters(self) -> Self:
+        for name, value in self:
+            if isinstance(value, int) and value > _MOST_COUNTED:
+                raise ValueError(f"{name} of {self.topic[:80]!r}: expected at most 2^62")
+        return self
 
 
 def _check_each_once(topics: list[TopicStats]) -> list[TopicStats]:

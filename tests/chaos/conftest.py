@@ -12,10 +12,7 @@ from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-SETTINGS: dict[str, Any] = {
-    "loadBalancerSheddingEnabled": False,
-}
-"""Timeouts long enough for a busy machine."""
+SETTINGS: dict[str, Any] = {"loadBalancerSheddingEnabled": False}
 
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])

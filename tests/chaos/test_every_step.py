@@ -69,6 +69,7 @@ WITH_SERVERS = [
     ("merge", "write 1 ready"),
 ]
 """Each step of any operation: the session with real servers is the same in all of them."""
+assert {step for _, step in WITH_SERVERS} == {step for steps in STEPS.values() for step in steps}
 
 
 @pytest.mark.parametrize("operation", STEPS)

@@ -83,6 +83,7 @@ def shown(authority: Authority, name: str) -> dict[str, object]:
         "tlsCertificateFilePath": str(own.certificate),
         "tlsKeyFilePath": str(own.key),
         "tlsTrustCertsFilePath": trust,
+        "tlsRequireTrustedClientCertOnConnect": True,
         "brokerClientTrustCertsFilePath": trust,
         "brokerClientCertificateFilePath": str(own.certificate),
         "brokerClientKeyFilePath": str(own.key),

@@ -74,7 +74,7 @@ def on_zookeeper(server: EmbeddedZooKeeper, chroot: str) -> Connect:
 
 
 def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting may be
-    """Settings without periodic shedding or writes, and with long timeouts for busy machines."""
+    """Settings without periodic shedding or writes."""
     values: dict[str, Any] = {
         "leader_silence_ms": 0,
         "load_balancer_shedding_interval_minutes": 1_000.0,
@@ -86,7 +86,7 @@ def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting
 
 @contextlib.contextmanager
 def lookup_timeout(timeout_s: float) -> Iterator[None]:
-    """Let nodes that start here wait this long for a leader or an assignment."""
+    """Let nodes that start here wait this long for a leader and, while this lasts, for an assignment."""
     with (
         mock.patch.object(assignment_driver, "LOOKUP_TIMEOUT_S", timeout_s),
         mock.patch.object(http_app, "LOOKUP_TIMEOUT_S", timeout_s),

@@ -76,21 +76,18 @@ class InvalidPolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Patterns of whole texts; matches are cached. Raises `InvalidPolicyError`."""
+    """Patterns of whole texts. Raises `InvalidPolicyError`."""
 
     patterns: tuple[str, ...] = ()
     _compiled: tuple[_Pattern, ...] = field(init=False, repr=False, compare=False)
-    _found: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
 
     def find(self, text: str) -> str | None:
         """Find the first pattern that matches."""
-        if text not in self._found:
-            pairs = zip(self.patterns, self._compiled, strict=True)
-            self._found[text] = next((pattern for pattern, compiled in pairs if compiled.fullmatch(text)), None)
-        return self._found[text]
+        pairs = zip(self.patterns, self._compiled, strict=True)
+        return next((pattern for pattern, compiled in pairs if compiled.fullmatch(text)), None)
 
 
 @dataclass(frozen=True, slots=True)

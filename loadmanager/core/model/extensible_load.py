@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -244,15 +246,19 @@ def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
 
 def find_busiest(report: BrokerReport, settings: PlannerSettings, policies: Policies) -> _Positions:
     """Find the busiest bundles of a report that may be shed, without idle ones: positions, ascending."""
-    names = report.bundle_names
-    listed = _listed(names, settings, policies) & (throughput_of(report.bundle_load) != 0)
-    candidates = np.flatnonzero(listed)
+    names, most = report.bundle_names, max(0, settings.max_number_of_bundles_in_bundle_load_report)
+    candidates = np.flatnonzero(throughput_of(report.bundle_load))
     ranks = _ranks(report, candidates)
-    most = min(max(0, settings.max_number_of_bundles_in_bundle_load_report), len(candidates))
-    top = np.argsort(-ranks, kind="stable")[: most + 1].tolist()
-    if most and np.any(ranks[top[1:]] == ranks[top[:-1]]):  # then their order matters
-        by_name = sorted(range(len(candidates)), key=lambda i: names[candidates[i]])
-        top = [by_name[i] for i in partition_sort(ranks[by_name].tolist(), most)]
+    may_be_listed = cache(lambda namespace: _may_be_listed(namespace, settings, policies))
+
+    def is_listed(i: int) -> bool:
+        return may_be_listed(namespace_of(names[candidates[i]]))
+
+    # Few names are looked at, unless equally busy bundles are among the busiest: then the order of all matters.
+    top = list(islice(filter(is_listed, np.argsort(-ranks, kind="stable").tolist()), most + 1))
+    if most and np.any(ranks[top[1:]] == ranks[top[:-1]]):
+        by_name = sorted(filter(is_listed, range(len(candidates))), key=lambda i: names[candidates[i]])
+        top = [by_name[i] for i in partition_sort(ranks[by_name].tolist(), min(most, len(by_name)))]
     return np.asarray(candidates[top[:most][::-1]])
 
 
@@ -294,16 +300,10 @@ def may_be_transferred(namespace: str, settings: PlannerSettings, policies: Poli
     return settings.shedding_bundles_with_policies_enabled or not policies.has_policy(namespace)
 
 
-def _listed(names: Sequence[str], settings: PlannerSettings, policies: Policies) -> BoolArray:
-    """Return a mask (k,) of bundles that may be listed, because they may be shed: none of system namespaces."""
-    namespaces = [namespace_of(name) for name in names]
-    may_be_listed = {
-        namespace: namespace != SYSTEM_NAMESPACE
-        and not is_self_test_namespace(namespace)
-        and may_be_transferred(namespace, settings, policies)
-        for namespace in set(namespaces)
-    }
-    return np.array([may_be_listed[namespace] for namespace in namespaces], dtype=bool)
+def _may_be_listed(namespace: str, settings: PlannerSettings, policies: Policies) -> bool:
+    """Return True if bundles of the namespace may be shed: never those of system namespaces."""
+    is_of_system = namespace == SYSTEM_NAMESPACE or is_self_test_namespace(namespace)
+    return not is_of_system and may_be_transferred(namespace, settings, policies)
 
 
 def _ranks(report: BrokerReport, candidates: _Positions) -> IntArray:

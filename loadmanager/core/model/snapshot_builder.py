@@ -228,9 +228,10 @@ def restore(
     for at in np.flatnonzero(checkpoint.destination >= 0).tolist():
         owners.destinations[int(rows[at])] = int(registered[checkpoint.destination[at]])
     table.divided_by_range = {checkpoint.names[at] for at in np.flatnonzero(checkpoint.by_range).tolist()}
+    places = rows.astype(np.int32)
     for broker in checkpoint.brokers:
         row = row_of(broker.registration)
-        reporters.brokers[broker.registration.broker] = _renumber(broker, row, rows.astype(np.int32))
+        reporters.brokers[broker.registration.broker] = _renumber(broker, row, places)
     for name in checkpoint.with_record:
         table.set_record(name, there=True)
     unloads.of_bundles, unloads.from_brokers = dict(checkpoint.unloaded), dict(checkpoint.unloaded_from)

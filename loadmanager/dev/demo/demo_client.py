@@ -31,7 +31,7 @@ SETTLE_TIMEOUT_S = 40.0
 """Timeout for finding the owner of a topic at the end: far longer than any fault, also on a busy machine."""
 
 _PUBLISH_TIMEOUT_S = 3.0
-_LOOKUP_TIMEOUT_S = 10.0
+_LOOKUP_TIMEOUT_S = 15.0
 _RETRY_PAUSE_S = 0.02
 _MAX_BATCH = 512
 _BATCH_AIM = 40
@@ -170,8 +170,10 @@ class ClientProcess:
         return lambda: self._rates[index]
 
     async def _follow_hot_spot(self) -> None:
+        hot = None
         while True:
-            self._rates = self._config.workload.rates(tuple(find_json(self._config.hot_spot_file) or ()))
+            if (now := tuple(find_json(self._config.hot_spot_file) or ())) != hot:
+                hot, self._rates = now, self._config.workload.rates(now)
             await asyncio.sleep(_HOT_SPOT_INTERVAL_S)
 
 

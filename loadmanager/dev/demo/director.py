@@ -26,10 +26,10 @@ from loadmanager.dev.demo.evidence import (
     serving_intervals,
     summarize_gaps,
     topics_without_owner,
-    write_json,
 )
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
+from loadmanager.util.atomic_write import write_json
 
 _MOST_HOT = 3
 """Maximum number of brokers with a hot spot. The first hot spot is on one broker, the next ones are on more."""
@@ -43,7 +43,7 @@ _EVEN, _EVEN_FOR_S, _EVEN_WITHIN_S = 1.15, 4.0, 30.0
 _POLL_S = 0.1
 _PROBE_NAMESPACE = "probe"
 _LOOKUP_EVERY_S = 0.02
-_LOOKUP_TIMEOUT_S = 10.0
+_LOOKUP_TIMEOUT_S = 15.0
 _LEADER_TIMEOUT_S = 90.0
 _START_TIMEOUT_S = 90.0
 

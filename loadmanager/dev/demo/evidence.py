@@ -14,8 +14,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from loadmanager.util.atomic_write import whole
-
 
 class DemoJournal(FileIO):
     """One log file, without a buffer; its lines survive a SIGKILL of the process."""
@@ -37,12 +35,6 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 
 def read_journals(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return [record for path in paths for record in read_journal(path)]
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a file of a process atomically, for others that read it."""
-    with whole(path) as partial:
-        partial.write_text(json.dumps(content), encoding="utf-8")
 
 
 def find_json(path: Path) -> Any:  # noqa: ANN401 - whatever JSON can hold

@@ -32,7 +32,6 @@ _DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
 
 WITHOUT_EFFECT = frozenset(
     {
-        "authorizationEnabled",
         "loadBalancerDebugModeEnabled",
         "loadBalancerHostUsageCheckIntervalMinutes",
         "loadBalancerOverrideBrokerNicSpeedGbps",
@@ -43,7 +42,6 @@ WITHOUT_EFFECT = frozenset(
         "loadManagerMigrationEnabled",
         "statsUpdateFrequencyInSecs",
         "tlsCiphers",
-        "tlsRequireTrustedClientCertOnConnect",
         "tokenAudienceClaim",
         "tokenPublicAlg",
     }

@@ -175,13 +175,12 @@ class DiurnalShape(Part):
 
     def _phase(self, bundles: WorkloadBundles) -> FloatArray:
         """Return the phase in parts of a period, (N,) or one for all."""
+        if self.phases == "together":
+            return np.zeros(())
         drawn = generator(bundles.seed, Purpose.FLEET)
-        match self.phases:
-            case "spread":
-                return drawn.random(len(bundles))
-            case "namespaces":
-                return drawn.random(int(bundles.namespace.max()) + 1)[bundles.namespace]
-        return np.zeros(())
+        if self.phases == "spread":
+            return drawn.random(len(bundles))
+        return drawn.random(int(bundles.namespace.max()) + 1)[bundles.namespace]
 
 
 class RampShape(Part):

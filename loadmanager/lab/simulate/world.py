@@ -11,7 +11,7 @@ only on the arguments: there is one seed, no clock, no I/O, and no dependence on
 `reconnections.py` models the cost of a move besides its pause.
 
 Differs from a real fleet: an overloaded broker still serves all its load, and only its reports and figures show the
-overload; the only leader never fails; bundles are never merged.
+overload; the only leader never fails.
 """
 
 from __future__ import annotations

@@ -83,11 +83,15 @@ class RecordedModel(ClusterModel):
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         super().set_namespace(namespace, bundle_names, ownerships)
+        if not self._recorder.is_on:
+            return
         self._record_change(namespace, (self.own_names(bundle_names), ownerships))
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
         """Apply owners, and record the namespaces that changed as differences."""
         super().set_owners(ownerships)
+        if not self._recorder.is_on:
+            return
         for namespace in dict.fromkeys(map(namespace_of, ownerships)):
             names, before = self._records[namespace]
             self._record_change(

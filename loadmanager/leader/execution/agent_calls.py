@@ -73,6 +73,10 @@ class OwnerClient(Protocol):
         """
 
 
+_CONNECTIONS = 1_000
+"""To all agents: many unloads at a time must not hold up calls that warm up a destination."""
+
+
 class AgentCalls:
     """Calls to the agents of brokers in the mirror, with the credentials of `caller`. Create it in a running event
     loop.
@@ -82,7 +86,7 @@ class AgentCalls:
         self._mirror = mirror
         self._election = election
         self._live = live
-        self._http = HttpClient(caller=caller)
+        self._http = HttpClient(_CONNECTIONS, caller)
         self._unable: dict[BrokerId, Registration] = {}
 
     async def close(self) -> None:

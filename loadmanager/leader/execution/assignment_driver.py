@@ -191,8 +191,8 @@ class AssignmentDriver:
 
 
 LOOKUP_TIMEOUT_S = 10.0
-"""Time that a lookup waits for an assignment or a leader before it answers 503: as long as a session of ZooKeeper, after
-which another leader is there. Our clients wait longer for an answer, and ask again.
+"""Time that a lookup waits for an assignment or a leader before it answers 503: as long as a session of ZooKeeper,
+after which there is another leader. Our clients wait longer for an answer, and ask again.
 """
 
 _LOOK_AGAIN_S = 0.01

@@ -314,12 +314,12 @@ class TermHistory:
         self._moves.forget()
         self._planner.begin_term()
         model = self._mirror.model
-        if isinstance(model, RecordedModel):
+        if isinstance(model, RecordedModel) and self._planner.recorder.is_on:
             self._planner.recorder.begin_term(epoch, self._node_id, model, self._planner.memory_now())
 
     async def keep_checkpoints(self) -> None:
         """Record a checkpoint at every interval: a replay can begin at each."""
         model = self._mirror.model
-        while isinstance(model, RecordedModel):
+        while isinstance(model, RecordedModel) and self._planner.recorder.is_on:
             await asyncio.sleep(_CHECKPOINT_INTERVAL_S)
             await self._planner.checkpoint(model)

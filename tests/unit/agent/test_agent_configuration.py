@@ -63,6 +63,7 @@ BY_TLS_ALONE = {
         ),
         ({**BY_TLS_ALONE, "agentUrl": "http://a:9090"}, "agentUrl: http needs a plain agentPort"),
         ({"brokerClientTlsEnabled": True}, "brokerClientTlsEnabled: there is no TLS port: give agentPortTls"),
+        ({"tlsRequireTrustedClientCertOnConnect": True}, "no certificate is trusted: give tlsTrustCertsFilePath"),
     ],
 )
 def test_invalid_listener_settings_are_rejected_by_key(settings: dict[str, Any], said: str) -> None:

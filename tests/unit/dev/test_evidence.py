@@ -7,8 +7,8 @@ from loadmanager.dev.demo.evidence import (
     find_json,
     read_journal,
     read_journals,
-    write_json,
 )
+from loadmanager.util.atomic_write import write_json
 
 
 def test_journal_keeps_records_of_earlier_processes(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     with lookup_timeout(getattr(request, "param", LOOKUP_TIMEOUT_S)):
         async with Cluster() as cluster:
             await cluster.start_nodes(2)
-        cluster.nodes.sort(key=lambda node: not node.leads)
-        await cluster.known_everywhere(lambda node: node.node.leader_url)
-        yield cluster
+            cluster.nodes.sort(key=lambda node: not node.leads)
+            await cluster.known_everywhere(lambda node: node.node.leader_url)
+            yield cluster
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ async def test_no_answer_in_a_doubtful_session(node: RunningNode, waits: str, mo
 
 
 async def test_long_poll_for_an_owner(cluster: Cluster, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_routes, "WAIT", number_parameter("waitMs", "", 0, 60_000, least=0))
+    monkeypatch.setattr(lookup_routes, "OWNER_WAIT", number_parameter("waitMs", "", 0, 60_000, least=0))
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")
     told = asyncio.create_task(node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=60000"))

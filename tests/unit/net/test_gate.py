@@ -98,6 +98,13 @@ def test_wildcard_is_rejected_for_super_users_and_proxies(key: str) -> None:
         load_settings(Settings, None, {key: ["*"]})
 
 
+def test_token_suffices_without_authorization() -> None:
+    gate = a_gate(authorization_enabled=False)
+    assert passes(gate, AccessRole.ADMIN, by("stranger")) == "stranger"
+    with pytest.raises(UnauthenticatedError, match="no token"):
+        passes(gate, AccessRole.READ, {})
+
+
 def test_wildcard_lookup_role_permits_lookups_only() -> None:
     gate = a_gate(lookup_roles=frozenset({"*"}))
     assert passes(gate, AccessRole.LOOKUP, by("stranger")) == "stranger"

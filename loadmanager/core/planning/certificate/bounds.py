@@ -85,11 +85,12 @@ def find_bounds(problem: BalancingProblem) -> list[Bound]:
     place, resource = (int(each) for each in np.unravel_index(int(np.argmax(volumes)), volumes.shape))
     highest = np.argsort(-volumes.max(axis=1), kind="stable")[:_PIGEONHOLES]
     everybody, brokers = np.ones((1, len(problem.per_need)), dtype=bool), places[place]
+    usable = problem.may_own[np.unique(problem.classes[problem.owned])].any(axis=0)
     found = [
         Volume(SAFE * float(volumes[place, resource]), resource, int(brokers.sum()), bool(brokers.all())),
         _heaviest(problem),
         _pigeonhole(problem, np.unique(np.concatenate([everybody, places[highest]]), axis=0)),
-        Prices(SAFE * bound_level(problem.need[problem.owned], problem.per_need)),
+        Prices(SAFE * bound_level(problem.need[problem.owned], problem.per_need[usable])),
     ]
     return sorted(found, key=lambda bound: -float(f"{bound.peak:.9g}"))
 
