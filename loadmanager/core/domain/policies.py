@@ -178,6 +178,8 @@ class Policies:
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
     failure_domains: Mapping[BrokerId, str] = field(default_factory=dict)
     _policies: dict[str, IsolationPolicy | None] = field(default_factory=dict, init=False, repr=False)
+    _primaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
+    _secondaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
     _shared: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
     _members: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
 
@@ -211,10 +213,16 @@ class Policies:
         return self._members[group]
 
     def is_primary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
-        return policy.has_primary(broker_host(broker))
+        key = policy.name, broker
+        if key not in self._primaries:
+            self._primaries[key] = policy.has_primary(broker_host(broker))
+        return self._primaries[key]
 
     def is_secondary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
-        return policy.has_secondary(broker_host(broker))
+        key = policy.name, broker
+        if key not in self._secondaries:
+            self._secondaries[key] = policy.has_secondary(broker_host(broker))
+        return self._secondaries[key]
 
     def is_shared(self, broker: BrokerId) -> bool:
         """Return True if the broker is no policy's primary, so that it may serve namespaces without a policy."""
