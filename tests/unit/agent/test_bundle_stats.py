@@ -105,8 +105,8 @@ def test_bundle_loads_are_sums_of_topics_and_unknown_topics_are_named() -> None:
     [
         ([{"topic": "not a topic"}], "topics.0.topic: topic 'not a topic'"),
         ([{"topic": A}, {"topic": A}], "topics: topic 'persistent://t/ns/a' is listed twice"),
-        ([{"topic": A, "messagesIn": 2**63}], "topics.0.messagesIn: Input should be less than"),
-        ([{"topic": A, "producers": 10**400}], "topics.0.producers: "),
+        ([{"topic": A, "messagesIn": 2**63}], f"messages_in of {A!r}: expected at most 2^62"),
+        ([{"topic": A, "producers": 10**400}], f"producers of {A!r}: expected at most 2^62"),
     ],
 )
 def test_impossible_statistics_are_rejected_by_name(topics: list[dict[str, object]], said: str) -> None:

@@ -215,6 +215,10 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
     put: list[str] = []
 
     class Told(HistoryRecorder):
+        @property
+        def is_on(self) -> bool:
+            return True
+
         def put(self, entry: Any, _: int | None = None) -> int:  # noqa: ANN401 - any entry
             put.append(getattr(entry, "kind", type(entry).__name__))
             return len(put)
@@ -230,6 +234,14 @@ def test_set_owners_is_recorded_as_namespace_records() -> None:
     model.set_owners({names[1]: owned(broker("b1"))})
     assert put == ["namespace", "namespace"]
     assert model.records() == {"tenant/ns": (names, [FREE, owned(broker("b1"))])}
+
+
+def test_node_without_a_history_keeps_no_records() -> None:
+    recorder = HistoryRecorder(LiveSettings(Settings()), OperatorConfig())
+    model = RecordedModel(PlannerSettings(), recorder, MoveRecorder(recorder))
+    model.set_namespace("tenant/ns", [bundle(0)], [FREE])
+    model.set_owners({bundle(0): owned(broker("b1"))})
+    assert model.records() == {}
 
 
 def test_derived_inputs_are_not_recorded() -> None:

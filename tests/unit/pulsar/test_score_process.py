@@ -59,7 +59,7 @@ async def test_cancellation_ends_the_process(tmp_path: Path) -> None:
     [
         ("import time; time.sleep(60)", "not ready within 0 s"),
         ("import sys; sys.exit('no such thing')", "ended with 1: no such thing"),
-        ("print('{}')", "answered b'{}"),
+        ("""print('{"worlds": 1}')""", "answered b'{"),
         ("print('[]')", r"answered b'\[\]"),
         ("""print('{"worlds": {}, "error": "no broker has reported"}')""", "^no broker has reported$"),
     ],
