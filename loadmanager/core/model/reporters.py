@@ -51,7 +51,7 @@ class ReportingBroker:
 
     The report is without bundles until the first one after a restore. `overtaken`: another broker has reported one of
     those bundles since. `unknown` is the part of the report about bundles that the record of their namespace does not
-    have.
+    have. In a checkpoint `row` is -1, and `rows` are positions in its names.
     """
 
     registration: Registration
