@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import orjson
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.text.numbers import read_duration
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.token_keys import (
@@ -34,6 +34,8 @@ from loadmanager.net.auth.token_verifier import TokenError, check_token
 
 token = typer.Typer(help="Create keys and tokens, and check tokens.", no_args_is_help=True)
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_DURATION = re.compile(r"(\d{1,9})([smhdwy])", re.ASCII)
 _TAKEN_FROM = "a file, data:;base64,..., or base64"
 
 _Given = Annotated[str, typer.Argument(metavar="TOKEN", help="The token; - reads it from standard input.")]
@@ -87,7 +89,7 @@ def create(
         fail("--secret-key and --private-key: give one of them", EXIT_CONFIGURATION)
     claims: dict[str, object] = {"sub": subject}
     if expiry_time:
-        claims["exp"] = int(time.time() + read_duration("--expiry-time", expiry_time))
+        claims["exp"] = int(time.time()) + _seconds(expiry_time)
     if audience:
         claims["aud"] = audience
     made = _or_fail(lambda: _sign(secret, private_key, signature_algorithm, claims))
@@ -153,6 +155,14 @@ def _or_fail(make: Callable[[], T]) -> T:
 
 def _token(given: str) -> str:
     return (sys.stdin.readline() if given == "-" else given).strip()
+
+
+def _seconds(text: str) -> int:
+    """Parse a lifetime. It needs a unit: a bare number, meant as days, would make a token that soon ends."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        fail(f"--expiry-time {text!r}: expected a number and one of s, m, h, d, w, y, such as 30d", EXIT_CONFIGURATION)
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

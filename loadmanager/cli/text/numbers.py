@@ -91,9 +91,9 @@ def _utc(at_ms: float) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_536_000.0}
-_DURATION = re.compile(r"(?:\d{1,9}(?:\.\d+)?(?:min|[smhdwy]))+", re.ASCII)
-_PART = re.compile(r"([\d.]+)(min|[smhdwy])", re.ASCII)
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:min|[smhdw]))+", re.ASCII)
+_PART = re.compile(r"([\d.]+)(min|[smhdw])", re.ASCII)
 
 
 def read_moment(option: str, text: str | None) -> int | None:

@@ -90,7 +90,8 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["create", "-s", "x"], "--secret-key and --private-key: give one of them"),
-        (["create", "-s", "x", "--secret-key", "eA==", "-e", "1 month"], "--expiry-time '1 month': expected seconds"),
+        (["create", "-s", "x", "--secret-key", "eA==", "-e", "1 month"], "--expiry-time '1 month': expected a number"),
+        (["create", "-s", "x", "--secret-key", "eA==", "-e", "30"], "--expiry-time '30': expected a number and one of"),
         (["create", "-s", "x", "--secret-key", "eA=="], "--secret-key: a secret of 1 bytes; expected 32 or more"),
         (["validate", "a.b.c"], "--secret-key and --public-key: give one of them"),
     ],
