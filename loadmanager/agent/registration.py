@@ -209,8 +209,9 @@ class Registrar:
             case Read():
                 znode = await self.store.get(self._path)
                 session_id = self.store.session_id
-                is_foreign = znode is not None and znode.ephemeral_owner != session_id
-                return ZnodeRead(znode, session_id, self._find_creator(znode) if znode and is_foreign else None)
+                if znode is None or znode.ephemeral_owner == session_id:
+                    return ZnodeRead(znode, session_id)
+                return ZnodeRead(znode, session_id, self._find_creator(znode))
             case CreateRegistration(session_id):
                 await self.store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self.first_record(), ephemeral=True)

@@ -38,7 +38,7 @@ def read_journals(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def find_json(path: Path) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Return the content of such a file; None before its first write."""
+    """Return the content of a file that another process writes (`write_json`); None before its first write."""
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
