@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.waiting import patience
 
 pytestmark = [pytest.mark.deep, pytest.mark.network, pytest.mark.timeout(1_200)]
 
@@ -38,9 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def install(source: Path, extras: str) -> Path:
     target = source.parent / "installed"
     script = str(source / "docker" / "install.sh")
-    subprocess.run(
-        ["/bin/sh", script, str(source), str(target), extras], check=True, timeout=patience(), capture_output=True
-    )
+    subprocess.run(["/bin/sh", script, str(source), str(target), extras], check=True, capture_output=True)
     return target
 
 
@@ -67,9 +64,7 @@ def installed(source: Path, installed_for_agents: Path) -> Path:
 def run(installed: Path, *command: str) -> str:
     """The output of a command with nothing on the path but the image's programs, and without the checkout."""
     environment = {"PATH": f"{installed / 'bin'}:{os.defpath}", "HOME": "/nonexistent"}
-    done = subprocess.run(
-        command, check=True, timeout=patience(), capture_output=True, text=True, cwd=installed, env=environment
-    )
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=installed, env=environment)
     return done.stdout
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.waiting import patience
 
 from loadmanager.cli import main
 
@@ -89,7 +88,7 @@ def test_missing_extra_names_the_package_to_install(tmp_path: Path) -> None:
         "from loadmanager.cli import main; main()"
     )
     command = [sys.executable, "-c", hidden, "pipeline", "run", str(tmp_path), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "not installed: pyspark; install with: pip install " in done.stderr
     assert "'loadmanager[pipeline]'" in done.stderr

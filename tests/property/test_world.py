@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.waiting import patience
 from support.worlds import EAGER, brokers_named, load_of, namespaces_dealt, steady, violations, world
 
 from loadmanager.core.domain.names import BrokerId
@@ -146,7 +145,7 @@ def test_run_is_the_same_in_another_process_with_another_hash_seed(hash_seed: st
         "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path]),
     }
     command = [sys.executable, "-c", _PROGRAM, str(here)]
-    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, timeout=patience())
+    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     assert there.stdout.strip() == one_run().digest()
 
 

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from support.waiting import patience
-
 NAMED_BY = "LOADMANAGER_CHROMIUM"
 _NAMED_FOR_WORKERS = "CHROMIUM_OF_TESTS"
 """A second name: processes started by tests reject environment variables with our prefix that are not settings."""
@@ -27,4 +25,4 @@ def find_browser() -> str | None:
 def shown(browser: str, page: Path) -> str:
     """Return the page's document after its scripts have run."""
     command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{page}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from support.waiting import patience
-
 from examples.pulsar.admin import demand
 from examples.pulsar.cluster import Broker, PulsarCluster
 from examples.pulsar.znodes import Transaction, Znode, last_zxid, read_transactions
@@ -25,7 +23,7 @@ def run_loadmanager(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a loadmanager command and wait for its exit."""
     command = [sys.executable, "-m", "loadmanager", *arguments]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=patience(), env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def read_dump(cluster: PulsarCluster) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import support.leaks
 from coverage import Coverage
-from support.waiting import eventually_sync, patience
+from support.waiting import eventually_sync
 from support.zookeeper import is_alive
 
 TESTS = Path(support.leaks.__file__).parents[1]
@@ -93,9 +93,7 @@ def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProc
     plugins = "-p no:cacheprovider -p support.leaks -p support.processes"
     pytest = f"exec {sys.executable} -m pytest -q {plugins} -c /dev/null test_it.py"
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=patience(), check=False
-    )
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
 def environment() -> dict[str, str]:

