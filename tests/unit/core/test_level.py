@@ -26,7 +26,7 @@ from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
-from loadmanager.core.strategies.level.hysteresis import REST_EXCESS_S
+from loadmanager.core.strategies.level.hysteresis import REST_EXCESS_S, BrokerObservation, LevelMemory
 from loadmanager.core.strategies.level.imbalance_score import compute_parts, penalty, score
 from loadmanager.core.strategies.level.level_load import LEAST_LEVEL, LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
@@ -487,6 +487,16 @@ def test_margin_is_the_rise_that_makes_a_broker_hot() -> None:
     none = replace(SETTINGS, resource_weights=ResourceWeights(0, 0, 0, 0))
     assert Level(none).find_margin(given, {}, 0) == {}
     assert "No move" in shed(given, settings=none).verdicts[0].sentence()
+
+
+def test_margin_is_relative_to_the_level_without_resting_brokers() -> None:
+    given = cluster(a=carrying("a", [5.0] * 10), b=carrying("b", [5.0] * 10), c=carrying("c", []))
+    before_restart = BrokerObservation(broker("c", 2), -0.1, is_cold=False, deviation=float("nan"))
+    resting = LevelMemory.of({}).after_pass([before_restart], NOW_S).as_state()
+    assert Level(SETTINGS).find_margin(given, {}, 0) == {}, "c would take a third"
+    usage = 100 * float(loads_of(given).usage[0].max())
+    margin = float(Level(SETTINGS).find_margin(given, resting, 0)["usage_points"])
+    assert (usage + margin) / (usage + margin / 2) == pytest.approx(1.03, abs=0.001)
 
 
 def test_shedding_without_brokers_keeps_its_state() -> None:

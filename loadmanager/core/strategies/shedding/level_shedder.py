@@ -50,7 +50,7 @@ from loadmanager.core.strategies.level.hysteresis import (
     margin_of,
     relief_threshold_s,
 )
-from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat, compute_level
+from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchMove, SearchResult, Task
@@ -145,9 +145,12 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return the usage points by which the broker's most used resource is below the trigger."""
-        loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
+        memory = LevelMemory.of(state)
+        resting = memory.resting(snapshot.brokers.registrations, snapshot.taken_at_s)
+        mean = _reachable(LevelLoads.of(snapshot, self.settings), resting)
+        loads, indivisible = _with_indivisible(mean, snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        margin = margin_of(_noise(snapshot, loads, LevelMemory.of(state)))
+        margin = margin_of(_noise(snapshot, loads, memory))
         trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
@@ -155,8 +158,7 @@ class Level:
                 return False
             usage = loads.usage.copy()
             usage[broker, hottest] += points / 100
-            needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
-            heat = compute_heat(usage, compute_level(needs.sum(axis=0), loads.per_need, loads.level))
+            heat = compute_heat(usage, replace(loads, usage=usage).level_without(resting))
             return bool(heat[broker] > trigger)
 
         return least_points(is_reached)
