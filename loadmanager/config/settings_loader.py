@@ -98,7 +98,11 @@ def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) ->
     environment.
     """
     by_source: dict[str, list[str]] = {}
-    for fault in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    with_invalid_entries = {fault["loc"][0] for fault in errors if len(fault["loc"]) > 1}
+    for fault in errors:
+        if fault["type"] == "too_short" and fault["loc"][0] in with_invalid_entries:
+            continue  # Pydantic does not count invalid entries, and says so a second time
         field = str(fault["loc"][0]) if fault["loc"] else ""
         key = model.key(field) if field in model.model_fields else field
         variable = _find_variable(key) if model.reads_environment else None

@@ -31,8 +31,7 @@ def test_admin_urls_suffice_as_configuration() -> None:
         ({"takeOver": True}, "takeOver: only with mode: act"),
         ({"tokenHostSuffixes": ["example.com"]}, "tokenHostSuffixes"),
         ({"tokenHostSuffixes": [".example.com"], "tlsAllowInsecureConnection": True}, "tokenHostSuffixes: not with"),
-        ({"adminUrls": ["broker:8080"]}, "adminUrls"),
-        ({"adminUrls": []}, "adminUrls"),
+        ({"adminUrls": []}, "adminUrls: A list should have at least 1 item"),
         ({"excludedNamespaces": ["lm/(a"]}, "excludedNamespaces.0: not a regular expression"),
         ({"strategies": ["NoSuchShedder"]}, "strategies.0: unknown strategy; known are"),
         ({"movesAtOnce": 0}, "movesAtOnce"),
@@ -42,6 +41,13 @@ def test_invalid_settings_are_rejected_by_key(values: dict[str, Any], complaint:
     with pytest.raises(ConfigurationError, match="settings") as refused:
         settings(values)
     assert complaint in str(refused.value)
+
+
+def test_invalid_entry_of_a_list_is_one_fault() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        settings({"adminUrls": ["broker:8080"]})
+    assert str(refused.value).startswith("settings: adminUrls.0: String should match pattern")
+    assert ";" not in str(refused.value)
 
 
 def test_state_store_may_be_a_chroot_of_the_store_of_pulsar() -> None:
