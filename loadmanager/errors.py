@@ -218,3 +218,12 @@ class PipelineError(LoadManagerError):
 
 class EmbeddedServerError(LoadManagerError):
     """The embedded ZooKeeper or its JVM could not be started; the message lists the attempts."""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the type and the text of an error of a connection; of aiohttp's, those of the cause.
+
+    aiohttp's own text of a connection that was not made shows the memory address of the TLS context.
+    """
+    cause = getattr(error, "os_error", error)
+    return f"{type(cause).__name__} {cause}".rstrip()

@@ -24,6 +24,7 @@ from loadmanager.errors import (
     NamespaceNotFoundError,
     NodesUnavailableError,
     UnauthenticatedError,
+    describe_failure,
 )
 from loadmanager.net.auth.outgoing_token import Token
 
@@ -168,7 +169,7 @@ class Nodes:
         except TimeoutError:
             raise NodeFailedError(f"{url}: no answer in time") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise NodeFailedError(f"{url}: {type(error).__name__} {error}".rstrip()) from None
+            raise NodeFailedError(f"{url}: {describe_failure(error)}") from None
 
 
 def checked_urls(urls: Sequence[str]) -> list[str]:

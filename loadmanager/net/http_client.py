@@ -15,7 +15,7 @@ from yarl import URL
 
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.shared_settings import TlsSettings
-from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.errors import InvalidRecordError, LoadManagerError, describe_failure
 from loadmanager.net.auth.outgoing_token import Token, own_token
 from loadmanager.net.request_ids import get_id_headers
 from loadmanager.net.tls_contexts import RenewedTls, client_tls_of
@@ -121,11 +121,11 @@ class HttpClient:
                 body = await _read(response, str(url), most_bytes or LARGEST_ANSWER_BYTES)
                 return HttpAnswer(str(url), response.status, body, response.headers)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ValueError) as error:
-            raise PeerNotReachedError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+            raise PeerNotReachedError(f"{url}: {describe_failure(error)}") from error
         except TimeoutError:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+            raise PeerUnavailableError(f"{url}: {describe_failure(error)}") from error
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from loadmanager.errors import ConfigurationError, InvalidRecordError
+from loadmanager.errors import ConfigurationError, InvalidRecordError, describe_failure
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 
 SERVED = "served"
@@ -115,7 +115,7 @@ class WebsocketProbe:
                 served=False, reply=f"closed with {connection.close_code} {message.extra or ''}".rstrip()
             )
         except (aiohttp.ClientError, OSError) as error:
-            return ProbeResult(served=False, reply=f"{type(error).__name__} {error}".rstrip())
+            return ProbeResult(served=False, reply=describe_failure(error))
         finally:
             if connection is not None and connection not in idle:
                 await connection.close()

@@ -252,7 +252,7 @@ async def test_client_without_any_node_fails_at_start_with_the_reasons() -> None
     with pytest.raises(NodesUnavailableError) as failed:
         await client.__aenter__()
     for url in ("http://127.0.0.1:1", "http://127.0.0.1:2"):
-        assert f"{url}: ClientConnectorError" in str(failed.value)
+        assert f"{url}: ConnectionRefusedError" in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ async def test_unreachable_nodes_are_named_with_the_reason(http: aiohttp.ClientS
     async with answering(said(500, "oh dear")) as (url, _):
         with pytest.raises(NodesUnavailableError) as failed:
             await Nodes([dead, url], http, InOrder()).lookup(TOPIC)
-    assert f"{dead}: ClientConnectorError" in str(failed.value)
+    assert f"{dead}: ConnectionRefusedError" in str(failed.value)
     assert f"{url} answered 500 oh dear" in str(failed.value)
 
 
