@@ -15,13 +15,9 @@ import asyncio
 import cProfile
 import gc
 import pstats
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from measure import Measured, show
 from support.memory_store import MemoryCluster, MemoryStore

@@ -16,7 +16,6 @@ import contextlib
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -28,9 +27,6 @@ from typing import Any
 import orjson
 import yaml
 from measure import Measured, show
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.cluster import Cluster, a_cluster, topics_of_bundles
 from support.processes import Processes
 from support.waiting import eventually, patience

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import measure  # noqa: F401 - finds `support`
 import numpy as np
+from support.model_memory import hot_bytes
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
@@ -17,10 +17,6 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
-from support.model_memory import hot_bytes
 
 BROKERS = 1_000
 BUNDLES_PER_BROKER = 100

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -19,9 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Measured, percentile, show
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
 from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually

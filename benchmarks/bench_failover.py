@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,8 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from measure import percentile
 from support.cluster import Cluster, a_cluster, probing, topics_of_bundles

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import orjson
 from measure import Measured, show
+from support.model_memory import hot_bytes
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
@@ -20,10 +19,6 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
-from support.model_memory import hot_bytes
 
 BUNDLES = 200
 BUNDLES_OF_MODEL = 100_000

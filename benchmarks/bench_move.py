@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Sequence
@@ -28,9 +27,6 @@ import aiohttp
 import structlog
 from aiohttp import web
 from measure import Measured, percentile, show
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.agents import RunningAgent, running_agent
 from support.cluster import Cluster, a_cluster
 from support.servers import LoopbackServer

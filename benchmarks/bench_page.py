@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
 from measure import Measured, show
 from playwright.async_api import Page, async_playwright
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
 from support.browser import find_browser
 from support.large_fleet import a_large_fleet
 

@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import math
 import random
-import sys
 import tempfile
 import time
 from collections import deque
@@ -32,9 +31,6 @@ import orjson
 import psutil
 from http_load import request_bytes
 from measure import Measured, show
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.cluster import Cluster, a_cluster
 from support.scripted_broker import ScriptedBroker, leave_together
 

@@ -20,6 +20,8 @@ from pathlib import Path
 import duckdb
 from bench_pipeline import BUNDLES, CORES, HEAP, MILLION, Fleet, in_duckdb, processor_s
 from measure import Measured, show
+from support.recorded_fleet import BROKERS, NAMESPACES, record_fleet
+from support.recorded_fleet import BUNDLES as SMALL_BUNDLES
 
 from loadmanager.history.files import Directory
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
@@ -27,11 +29,6 @@ from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.runner import run
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.steps import STEPS
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
-from support.recorded_fleet import BROKERS, NAMESPACES, record_fleet
-from support.recorded_fleet import BUNDLES as SMALL_BUNDLES
 
 SMALL_MINUTES = 90
 TARGET_SMALL_S = 40.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,9 +26,6 @@ import psutil
 import structlog
 from http_load import load
 from measure import Measured, percentile, show
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.cluster import Cluster, a_cluster
 from support.lm_node import NodeProcess, get_json
 from support.waiting import eventually

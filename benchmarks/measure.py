@@ -13,6 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+"""Benchmarks import `support`, the builders and clusters of the tests, after this module."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import measure  # noqa: F401 - finds `support`
 import numpy as np
 from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import measure  # noqa: F401 - finds `support`
 from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+IN_ANOTHER_ENVIRONMENT = {"with_highs", "with_rebalancer"}
 
 ONE_FIGURE = (
     "from measure import Measured, show\nshow('speed', [Measured('lookups', 3.0, 'x', {target}, at_least=True)])\n"
@@ -48,3 +49,9 @@ def test_one_benchmark_can_be_chosen_and_unknown_one_is_named(folder: Path) -> N
     assert (folder / "RESULTS.md").read_text().count("\n## ") == 1
     done = run(folder, "fastest")
     assert (done.returncode, done.stderr) == (2, "no benchmark named fastest; there are broken, fast, slow\n")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("module", sorted({path.stem for path in BENCHMARKS.glob("*.py")} - IN_ANOTHER_ENVIRONMENT))
+def test_each_benchmark_finds_what_it_imports(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, cwd=BENCHMARKS)
