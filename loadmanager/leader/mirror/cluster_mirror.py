@@ -304,13 +304,13 @@ def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | 
 
 
 def stuck_brokers(mirror: ClusterMirror) -> dict[BrokerId, str]:
-    """Return the brokers that serve none of their bundles, each with the reason that its agent reports."""
+    """Return the brokers that serve none of their bundles or refuse to close one, each with its agent's reason."""
     found = {broker: known.record.get("stuck", "") for broker, known in sorted(mirror.brokers.items())}
     return {broker: why for broker, why in found.items() if why}
 
 
 def unserved_bundles(mirror: ClusterMirror) -> list[dict[str, Any]]:
-    """Return the number of bundles that no client can use, by their owner: a list of `wire.fleet_bodies.Unserved`."""
+    """Return the number of bundles of each stuck broker: a list of `wire.fleet_bodies.Unserved`."""
     stuck = stuck_brokers(mirror)
     if not stuck:
         return []
