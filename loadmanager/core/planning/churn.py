@@ -253,8 +253,9 @@ def limit(
             refusals[step.bundle] = refusal
     _drop_broken_exchanges(plan.unloads, refusals)
     steps = tuple(step for step in plan.steps if step.bundle not in refusals)
-    kept = [verdict for verdict in plan.verdicts if not (verdict.acted and verdict.subject in refusals)]
-    return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
+    idle = _explain_idle_sources(plan.unloads, refusals)
+    kept = [verdict for verdict in plan.verdicts if not (verdict.acted and verdict.subject in {*refusals, *idle})]
+    return replace(plan, steps=steps, verdicts=(*kept, *idle.values(), *refusals.values())), state
 
 
 def find_excess(
@@ -375,6 +376,23 @@ def _drop_broken_exchanges(steps: Sequence[Unload], refusals: dict[str, Verdict]
         if step.bundle not in refusals and _pair(step) in broken:
             why: dict[str, Figure] = {"other": broken[_pair(step)]}
             refusals[step.bundle] = Verdict(step.bundle, ChurnReason.EXCHANGE_BROKEN, acted=False, why=why)
+
+
+def _explain_idle_sources(steps: Sequence[Unload], refusals: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return a verdict for each broker whose steps were all refused, with the first refusal."""
+    bundles: dict[str, list[str]] = {}
+    for step in steps:
+        bundles.setdefault(step.source.broker, []).append(step.bundle)
+    idle: dict[str, Verdict] = {}
+    for source, chosen in bundles.items():
+        if refusals.keys() >= set(chosen):
+            why: dict[str, Figure] = {
+                "bundles_chosen": len(chosen),
+                "bundle": chosen[0],
+                "refusal": refusals[chosen[0]].sentence(),
+            }
+            idle[source] = Verdict(source, ChurnReason.CHOSEN_BUNDLES_STAY, acted=False, why=why)
+    return idle
 
 
 def _pair(step: Unload) -> frozenset[Registration | None]:

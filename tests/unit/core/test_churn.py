@@ -109,9 +109,21 @@ def test_limits(plan: Plan, loads: tuple[float, ...], state: State, per_cycle: f
     assert left == [bundle(number) for number in moving]
 
 
-def test_refused_step_loses_its_placement_verdict() -> None:
-    plan, _ = churn.limit(a_plan(unload(0)), of_loads(1), PlannerSettings(max_load_moved_per_cycle_percentage=0), {})
-    assert [(v.subject, v.acted) for v in plan.verdicts] == [(A.broker, True), (bundle(0), False)]
+@pytest.mark.parametrize(("per_cycle", "acted"), [(50, {A.broker, bundle(0)}), (0, set[str]())])
+def test_refused_steps_lose_their_verdicts(per_cycle: float, acted: set[str]) -> None:
+    settings = PlannerSettings(max_load_moved_per_cycle_percentage=per_cycle)
+    plan, _ = churn.limit(a_plan(unload(0), unload(1)), of_loads(40, 30, 30), settings, {})
+    assert {verdict.subject for verdict in plan.verdicts if verdict.acted} == acted
+
+
+def test_broker_whose_steps_are_all_refused_says_the_first_refusal() -> None:
+    state = moved({}, 8, A, B, at_s=NOW_S - 50 * MINUTE_S, share=0.95)
+    _, refused = limited(a_plan(unload(0), unload(1)), of_loads(40, 30, 30), state)
+    assert refused[A.broker].sentence() == (
+        f"No move because limits keep all 2 bundles chosen. {bundle(0)}: No move because its 40 % of all load plus the"
+        " 95 % moved within the hour exceed loadBalancerMaxLoadMovedPerHourPercentage 100 %; there is room for it in"
+        " 600 s"
+    )
 
 
 def test_hourly_limit_counts_moves_of_the_last_hour_only() -> None:

@@ -66,6 +66,9 @@ async def test_shedding_round_respects_churn_limits_with_a_verdict() -> None:
         (entry,) = leader.node.decision_log.recent(9, bundles[0])[:1]
         assert (entry["kind"], entry["reason"], entry["acted"]) == ("shed", "moved_enough_this_cycle", False)
         assert entry["why"]["loadBalancerMaxLoadMovedPerCyclePercentage"] == 0
+        (giver,) = leader.node.decision_log.recent(9, "b1:8080")[:1]
+        assert (giver["reason"], giver["acted"]) == ("chosen_bundles_stay", False)
+        assert f"{bundles[0]}: {entry['sentence']}" in giver["sentence"]
         assert leader.ownership(bundles[0]).version == 1
 
 

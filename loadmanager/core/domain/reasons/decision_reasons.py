@@ -123,6 +123,7 @@ class ChurnReason(Reason):
         "No move because shedding is stopped for another {seconds_left} s",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
+    CHOSEN_BUNDLES_STAY = entry("No move because limits keep all {bundles_chosen} bundles chosen. {bundle}: {refusal}")
     EXCHANGE_BROKEN = entry("No move because it is part of an exchange, and {other} stays")
     BREAKER_LIFTED = entry("The breaker was lifted by an operator")
 
