@@ -22,7 +22,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Prints each package.
 INSTALL_WITH_PROGRESS := set -o pipefail; $(subst --quiet,--progress-bar off,$(INSTALL))
 NOT_INSTALLED := echo "packages could not be installed: is there a network, or an index (PIP_INDEX_URL)?" >&2; exit 1
-PROGRESS := | awk '/^ *(Collecting|Downloading|Building|Installing) / { print "  " substr($$0, 1, 100); fflush() }'
+PROGRESS := | sed -unE 's/^ *((Collecting|Downloading|Building|Installing) .{0,80}).*/  \1/p'
 CODE := loadmanager tests benchmarks examples
 
 help: ## List the targets

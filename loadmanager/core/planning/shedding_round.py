@@ -130,6 +130,7 @@ def summarize_round(number: int, snapshot: Snapshot, steps: Sequence[Unload], *,
     why = {
         "round": number,
         "bundles": len(steps),
+        "bundles_in_all": len(snapshot.bundles),
         "share_percent": 100 * sum(share_of(snapshot, step.bundle) for step in steps),
         "routes": ", ".join(shown),
     }

@@ -78,7 +78,7 @@ function Expectation({ broker }) {
       <${Facts} facts=${Object.entries(thresholds).map(([key, value]) => [key, said(value)])} />
     </details>
     <${Fact} name="usage, as the strategy sees it" value=${percent(answer.usagePercent)} />
-    <${Standings} standings=${[answer.standing]} /></section>`;
+    <${Standings} standings=${[answer.standing]} hasNamespace=${false} /></section>`;
 }
 
 function sayRound({ wouldShed, margin }) {

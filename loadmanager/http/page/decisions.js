@@ -148,7 +148,7 @@ function Effect({ effect }) {
   const [kind, verdict] = measured ? VERDICTS.find(([, , holds]) => holds(predicted, measured)) : ["", ""];
   return html`<span class="effect" data-kind=${kind}>imbalance ${factor(predicted.imbalanceBefore)} →${" "}
     <b>${factor(predicted.imbalanceAfter)}</b> predicted,${" "}
-    ${measured ? html`<b>${factor(measured.imbalanceAfter)}</b> measured <em>${verdict}</em>` : "not measured yet"}</span>`;
+    ${measured ? html`${factor(measured.imbalanceBefore)} → <b>${factor(measured.imbalanceAfter)}</b> measured <em>${verdict}</em>` : "not measured yet"}</span>`;
 }
 
 // The first that holds.

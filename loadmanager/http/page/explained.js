@@ -30,22 +30,24 @@ export const Verdicts = ({ title, rules }) =>
 
 export const Fact = ({ name, value }) => html`<p class="fact"><span class="quiet">${name}</span> ${value}</p>`;
 
-// How brokers stand in what strategies compare, side by side. `roles`: what each is here, by broker.
-export function Standings({ standings, roles = {} }) {
+// How brokers stand in what strategies compare, side by side. `roles`: what each is here, by broker. Without a namespace,
+// the last column is left out.
+export function Standings({ standings, roles = {}, hasNamespace = true }) {
   if (!standings.length) return null;
+  const columns = HEADINGS.length - (hasNamespace ? 0 : 1);
   return html`<div class="scroll"><table class="standings">
     <caption class="hidden">How the brokers stand</caption>
-    <thead><tr>${HEADINGS.map((each) => html`<th scope="col">${each}</th>`)}</tr></thead>
-    <tbody>${standings.map((each) => html`<${Standing} of=${each} role=${roles[each.brokerId]} />`)}</tbody>
+    <thead><tr>${HEADINGS.slice(0, columns).map((each) => html`<th scope="col">${each}</th>`)}</tr></thead>
+    <tbody>${standings.map((each) => html`<${Standing} of=${each} role=${roles[each.brokerId]} columns=${columns} />`)}</tbody>
   </table></div>`;
 }
 
 const HEADINGS = ["Broker", "Usage", "Messages", "Throughput", "Topics", "Bundles", "of the namespace"];
 
-function Standing({ of: { brokerId, usagePercent, msgRatePerS, mibPerS, topics, bundles, bundlesOfNamespace }, role }) {
+function Standing({ of: { brokerId, usagePercent, msgRatePerS, mibPerS, topics, bundles, bundlesOfNamespace }, role, columns }) {
   const figures = [percent(usagePercent), perS(msgRatePerS), bytesPerS(mibPerS * 1024 ** 2), ...[topics, bundles, bundlesOfNamespace].map(whole)];
   return html`<tr>
     <th scope="row"><${BrokerLink} name=${brokerId} /> ${role && html`<${Chip}>${role}<//>`}</th>
-    ${figures.map((each) => html`<td>${each}</td>`)}
+    ${figures.slice(0, columns - 1).map((each) => html`<td>${each}</td>`)}
   </tr>`;
 }

@@ -6,7 +6,7 @@ const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 export const whole = (value) => (isNumber(value) ? WHOLE.format(value) : "–");
 export const percent = (value) =>
-  isNumber(value) ? `${value >= 10 ? Math.round(value) : Math.round(10 * value) / 10} %` : "–";
+  isNumber(value) ? `${value >= 10 ? Math.round(value) : Math.round(10 * value) / 10}\u00a0%` : "–";
 
 // Three digits: 1,234,567 is 1.23 M.
 export function short(value, step = 1000, units = ["", " k", " M", " G", " T"]) {

@@ -128,7 +128,7 @@ function Plan({ plan, again }) {
     ${
       isFrozen &&
       state === "computed" &&
-      html`<${Notice} kind="warn" title="The balancer is frozen">Executing the plan insists on it.<//>`
+      html`<${Notice} kind="warn" title="The balancer is frozen">If you execute the plan, its bundles move all the same.<//>`
     }
     <${Effect} plan=${plan} />
     ${

@@ -79,7 +79,7 @@ def test_half_of_the_difference_moves_to_the_least_used_broker() -> None:
     assert said(result)["a:8080"] == (
         TransferReason.OVERLOADED,
         (
-            "Shed 2 of its 4 busiest bundles to b:8080 (0 %), for 0 in exchange, because of usage 100 % at average 50 %"
+            "Shed 2 of its 4 busiest bundles to b:8080 (0 %) because of usage 100 % at average 50 %"
             " and deviation 40.82 % (loadBalancerBrokerLoadTargetStd 0.25): want 1.91 MiB/s"
         ),
     )

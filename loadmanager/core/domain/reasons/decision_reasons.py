@@ -129,7 +129,9 @@ class ChurnReason(Reason):
 
 
 class SheddingReason(Reason):
-    ROUND_MOVES = entry("Round {round}: {bundles} bundles, {share_percent} % of the traffic: {routes}")
+    ROUND_MOVES = entry(
+        "Round {round}: {bundles} of {bundles_in_all} bundles, {share_percent} % of the traffic: {routes}"
+    )
     SHEDDING_DISABLED = entry(
         "No move because {=load_balancer_enabled} and {=shedding_enabled}",
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true",

@@ -55,17 +55,22 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 _SWAPPED_BELOW = 0.75
 """Part of its throughput below which an exchange must leave the giving broker."""
 
+_SHED = "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %)"
+_WANT = "({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
+_IS_OVERLOADED = (
+    f"because of usage {{usage_percent}} % at average {{average_percent}} % and deviation {{std_percent}} % {_WANT}"
+)
+_IS_UNDERLOADED = f"because that one has little of average {{average_percent}} % or of its throughput {_WANT}"
+
 
 class TransferReason(Reason):
     OVERLOADED = entry(
-        "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
-        " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
-        " deviation {std_percent} % ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
+        f"{_SHED}, for {{bundles_in_exchange}} in exchange, {_IS_OVERLOADED}",
+        f"{_SHED} {_IS_OVERLOADED}",
     )
     UNDERLOADED = entry(
-        "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
-        " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
-        " throughput ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
+        f"{_SHED}, for {{bundles_in_exchange}} in exchange, {_IS_UNDERLOADED}",
+        f"{_SHED} {_IS_UNDERLOADED}",
     )
     HIT_COUNT = entry(
         (
@@ -395,7 +400,7 @@ class _Cycle:
             "want_mib_per_s": transfer.want / MIB,
             "bundles": len(transfer.top),
             "bundles_taken": len(transfer.given),
-            "bundles_in_exchange": len(transfer.taken),
+            **({"bundles_in_exchange": len(transfer.taken)} if transfer.taken else {}),
         }
         verdict = transfer.reason if transfer.given else SheddingReason.NO_BUNDLE_FITS
         name = self._snapshot.brokers.ids[transfer.source]
