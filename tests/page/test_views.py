@@ -54,7 +54,7 @@ async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
     await expect(shown.page.get_by_label("The next round")).to_contain_text("bundles")
     owned = shown.page.get_by_role("table", name="Bundles").locator("[data-row]")
     await expect(owned.first).to_contain_text("t/ns/0x")
-    await expect(owned.first.locator(".meter")).to_contain_text(re.compile(r"\d %"))
+    await expect(owned.first.locator(".meter")).to_contain_text(re.compile(r"\d\s%"))
     await expect(owned.first).to_contain_text("/s")
     await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("unknown")
     await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("92 %")

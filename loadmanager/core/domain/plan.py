@@ -61,9 +61,11 @@ class Verdict:
         return f"{name} {text}" if with_key else text
 
     def _figure(self, name: str) -> str:
-        """Format a figure, with more digits where rounding would make it equal to a setting."""
+        """Format a figure, with more digits where rounding would make it equal to a setting, or a setting 0."""
         figure = self.why[name]
         text = _format_figure(figure)
+        if text == "0" and figure and not name.islower():
+            return f"{figure:.2g}"
         settings = [value for key, value in self.why.items() if not key.islower()]
         misleads = isinstance(figure, float) and any(
             _format_figure(each) == text and each != figure for each in settings

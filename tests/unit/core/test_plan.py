@@ -31,6 +31,14 @@ def test_figure_that_would_round_to_the_setting_has_more_digits() -> None:
         )
 
 
+def test_tiny_setting_is_not_shown_as_0() -> None:
+    key = "loadBalancerBundleUnloadMinThroughputThreshold"
+    why = {"need_mib_per_s": 0.0002, key: 0.00039}
+    assert Verdict("b", SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
+        f"No move because need 0.0002 MiB/s is below {key} 0.00039 MiB/s"
+    )
+
+
 def test_reason_without_a_sentence_is_shown_as_words() -> None:
     assert Verdict("b", OwnershipReason.DRAIN, acted=True).sentence() == "Drain"
     why = {"after_s": 1.5, "attempts": 3}
