@@ -175,7 +175,7 @@ _APART_S = 30.0
 
 @dataclass(slots=True)
 class StuckDetector:
-    """Passive state machine that finds a broker which answers but does not serve or close. Times are seconds, agent's clock.
+    """Passive state machine that finds a broker which answers, but serves or closes nothing. Times: s, agent's clock.
 
     The broker is stuck
 

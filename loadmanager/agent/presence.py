@@ -35,8 +35,8 @@ outcome is the next event. `wake_s` is the latest time for the next `CheckRegist
 A registration that ends by itself frees its bundles. So the broker closes all topics (CloseTopics) even if its own
 clock shows a valid lease: that clock may have missed a pause.
 
-The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, or when the broker
-has closed everything, because its absence tells the leader that this broker serves nothing.
+The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, or when the
+broker has closed everything, because its absence tells the leader that this broker serves nothing.
 
 A znode left over from an earlier process of this agent is deleted once no lease of that process can be valid. Its last
 lease may have been granted just before the znode was found. Any other znode is left to the session that holds it: a

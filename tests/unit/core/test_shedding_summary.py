@@ -19,7 +19,8 @@ def test_round_summary_names_routes_and_share_of_traffic() -> None:
     verdict = summarize_round(12, LOADS, [move(0, "c"), move(1, "b"), move(2, "b"), move(3, None)], acted=True)
     assert verdict.acted
     assert verdict.sentence() == (
-        "Round 12: 4 of 10 bundles, 40 % of the traffic: a:8080 -> b:8080 (2), a:8080 -> c:8080 (1), a:8080 -> any broker (1)"
+        "Round 12: 4 of 10 bundles, 40 % of the traffic:"
+        " a:8080 -> b:8080 (2), a:8080 -> c:8080 (1), a:8080 -> any broker (1)"
     )
 
 
