@@ -160,6 +160,10 @@ class UnloadCancelledError(UnloadFailedError):
     """An operator cancelled the unload; the owner keeps the bundle."""
 
 
+class DestinationMissedError(UnloadFailedError):
+    """A Pulsar has placed the bundle on another broker than asked, or back on its source."""
+
+
 class InvariantViolatedError(LoadManagerError):
     """A write was refused because it would break an invariant: a bug, which ends the leader's term."""
 

@@ -62,7 +62,7 @@ class Actuator:
         self.executor = Executor(
             mirror,
             self._ledger,
-            PulsarOwners(intake, admin, election, self.move_log.note_return),
+            PulsarOwners(intake, admin, election),
             decision_log,
             live,
             planner.churn,

@@ -43,14 +43,12 @@ class MoveLog:
         self.open_moves = _UNREAD
         self.misses = 0
         """Number of moves since the process started that ended at another broker than planned, or at the source."""
-        self._returned: set[str] = set()
 
     async def take_over(self) -> None:
         """Read the log of the last term; retries until the store answers. If the record is unreadable, `open_moves`
         stays set until an operator calls `resume`.
         """
         self.history, self._written, self.open_moves = MoveHistory(), None, _UNREAD
-        self._returned.clear()
         data = await self._read()
         try:
             if data is not None:
@@ -90,20 +88,14 @@ class MoveLog:
         self.history = self.history.not_begun(bundle)
         await self._write_with_retries()
 
-    async def end(self, bundle: str, owner: BrokerId | None, *, is_cancelled: bool) -> None:
+    async def end(self, bundle: str, owner: BrokerId | None, *, is_cancelled: bool, was_released: bool = False) -> None:
         """Record that a move has ended with the bundle at `owner`. Retries until the store accepts it; raises
         `NotLeaderError` after the term.
         """
-        move = self.history.in_progress[bundle]
-        has_missed = move.has_missed(owner) or (bundle in self._returned and owner == move.source)
-        self._returned.discard(bundle)
+        has_missed = self.history.in_progress[bundle].has_missed(owner, was_released=was_released)
         self.misses += has_missed and not is_cancelled
         self.history = self.history.ended(bundle, owner, time.time(), is_excused=is_cancelled or has_missed)
         await self._write_with_retries()
-
-    def note_return(self, bundle: str) -> None:
-        """Pulsar has placed the bundle back at its source: count its move as a miss when it ends."""
-        self._returned.add(bundle)
 
     async def split(self, owner: BrokerId) -> None:
         """Record a split at this owner; retries as `end`. Raises `NotLeaderError`."""

@@ -120,7 +120,8 @@ class PulsarLedger:
         self._store_ownership(name, ended)
         broker = None if ended.owner is None else ended.owner.broker
         is_cancelled = following.reason == OwnershipReason.UNLOAD_CANCELLED
-        await self._move_log.end(str(name), broker, is_cancelled=is_cancelled)
+        was_released = move is not None and (following.owner is None or following.owner.broker != move.source)
+        await self._move_log.end(str(name), broker, is_cancelled=is_cancelled, was_released=was_released)
         return ended
 
     async def _forget(self, name: BundleName) -> None:

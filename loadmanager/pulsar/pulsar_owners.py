@@ -5,9 +5,9 @@
     the source, or nobody,     unload with the destination. Extensible: the answer comes once the destination owns the
     before the unload          bundle. Modular: Pulsar's leader notes the destination until a lookup
     the destination            the move has landed
-    the source                 check again; after 2 s a miss: Pulsar placed the bundle back at its source
+    the source                 check again; after 2 s Pulsar has placed the bundle back there: a miss
     nobody                     look the bundle up, so that Pulsar places it, and check again
-    another broker             a miss: the next round decides again
+    another broker             the move has landed there: a miss
 
 Without a destination the move is over once the owner has released the bundle.
 
@@ -19,7 +19,7 @@ because only Pulsar assigns bundles.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
@@ -104,25 +104,19 @@ _TOO_MANY_REQUESTS = 429
 
 
 class PulsarOwners:
-    """Executes single moves; does not close `intake` and `admin`.
+    """Executes single moves; does not close `intake` and `admin`."""
 
-    `on_returned` is called with each bundle that Pulsar has placed back at its source.
-    """
-
-    def __init__(
-        self, intake: OwnerSource, admin: MoveClient, election: ElectionPort, on_returned: Callable[[str], None]
-    ) -> None:
+    def __init__(self, intake: OwnerSource, admin: MoveClient, election: ElectionPort) -> None:
         self._intake = intake
         self._admin = admin
         self._election = election
-        self._on_returned = on_returned
 
     async def ask(self, name: BundleName, released: Ownership, timeout_s: float) -> OwnerRefusal | None:
         """Move the bundle within `timeout_s`; see the table of the module."""
         source, destination = _broker(released.owner), _broker(released.destination)
         try:
             async with asyncio.timeout(max(timeout_s, _SHORTEST_S)):
-                return await self._move(name, source, destination)
+                await self._move(name, source, destination)
         except TimeoutError:
             owner = _broker(self._intake.owners.get(str(name)))
             return OwnerRefusal(f"after {timeout_s:.1f} s {owner or 'nobody'} has it", is_final=True)
@@ -130,27 +124,23 @@ class PulsarOwners:
             return OwnerRefusal(str(error), is_final=not _is_temporary(error))
         except (PulsarUnreachableError, InvalidRecordError) as error:
             return OwnerRefusal(str(error))
+        return None
 
-    async def _move(
-        self, name: BundleName, source: BrokerId | None, destination: BrokerId | None
-    ) -> OwnerRefusal | None:
+    async def _move(self, name: BundleName, source: BrokerId | None, destination: BrokerId | None) -> None:
         if _broker(await self._intake.read_owner(name, destination)) in (source, None):
             self._election.get_term()
             await self._admin.unload(name, destination)
             if destination is None:
-                return None
+                return
         checks = 0
-        while True:
+        while checks < _CHECKS_AT_SOURCE:
             owner = _broker(await self._intake.read_owner(name, destination))
             if owner is None:
                 placed = await self._look_up(name)
                 owner = _broker(await self._intake.read_owner(name, destination, placed))
             if owner not in (source, None):
-                return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
+                return
             checks += owner == source
-            if checks == _CHECKS_AT_SOURCE:
-                self._on_returned(str(name))
-                return OwnerRefusal(f"it went back to {owner}", is_final=True)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _look_up(self, name: BundleName) -> BrokerId | None:

@@ -175,7 +175,7 @@ class Actor(Candidate):
         self.executor = Executor(
             self.mirror,
             self.ledger,
-            PulsarOwners(eyes, eyes, self.election, self.move_log.note_return),
+            PulsarOwners(eyes, eyes, self.election),
             decision_log,
             live,
             cast("Churn", Unnoticed()),

@@ -165,10 +165,15 @@ def life(node: PulsarService, broker: PulsarBroker) -> Registration:
     return node.mirror.registrations[broker.broker_id]
 
 
-async def move(node: PulsarService, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:
-    """Move the bundle as an operator."""
+async def move(
+    node: PulsarService,
+    to: PulsarBroker | None,
+    bundle: str = BUNDLE,
+    reason: Reason = OwnershipReason.ADMIN_UNLOAD,
+) -> Ownership:
+    """Move the bundle; by default as an operator."""
     destination = None if to is None else life(node, to)
-    return await node.executor.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
+    return await node.executor.unload(BundleName.parse(bundle), destination, reason)
 
 
 def asked(pulsar: FakePulsar, what: str) -> list[str]:
@@ -189,6 +194,10 @@ async def is_settled(harness: Harness, node: PulsarService) -> None:
         assert (seen.owner.broker if seen.owner else None) == owner
         assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
     assert (await harness.move_history()).in_progress == {}
+
+
+def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
+    return [each for each in node.decision_log.recent(500) if each["kind"] == kind]
 
 
 def reasons(node: PulsarService) -> list[Reason]:

@@ -288,9 +288,10 @@ class PendingMove:
     began_s: float
     is_own: bool
 
-    def has_missed(self, owner: BrokerId | None) -> bool:
-        """Return true if this owner is neither the source nor the destination."""
-        return owner not in (None, self.source, self.destination) and self.destination is not None
+    def has_missed(self, owner: BrokerId | None, *, was_released: bool) -> bool:
+        """Return True if the owner is not the destination. The source counts only if it had released the bundle."""
+        is_elsewhere = None not in (owner, self.destination) and owner != self.destination
+        return is_elsewhere and (was_released or owner != self.source)
 
     def has_landed(self, owner: BrokerId | None) -> bool:
         """Return True if the bundle's current owner is an expected destination."""

@@ -31,7 +31,8 @@ release that it finds.
                                                                             it is kept                ─▶ KEEPING
                                             it is not                       as MEMBERSHIP
     COMPLETING  Committed                                                   Ended: Moved
-    KEEPING     Committed                                                   Ended: Kept
+    KEEPING     Committed                   another broker has it           Ended: Moved
+                                            else                            Ended: Kept
     both        NotCommitted                                                Ended: Failed
     RELEASING,  Unanswered, and the         is what was to be written       as Committed
     COMPLETING, record, read again,         is the release as it was        Commit the same again
@@ -42,8 +43,7 @@ destination is slow, fails, or cannot prepare. Nobody notifies the destination o
 
 A move that ended with Failed may leave its bundle released: the reconciler resumes it. A move holds a permit from
 PREPARING to the end, also while the outcome of a write is unknown; a resumed move takes one regardless of the limits.
-An owner refuses for good if another system places bundles (a real Pulsar) and chose another destination. The commit
-then records the actual owner, and the move has failed.
+Where another system places bundles (a real Pulsar), a commit records the actual owner, whatever was to be written.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ class MoveMachine:
     def _on_committed(self, move: Move, stored: Ownership) -> None:
         if move.phase is Phase.RELEASING:
             self._follow(move, stored)
-        elif move.phase is Phase.COMPLETING:
+        elif move.phase is Phase.COMPLETING or stored.owner not in (None, move.get_released().owner):
             self._end(move, Moved(stored))
         else:
             self._end(move, Kept(stored, move.reason_to_keep, move.refusal))

@@ -19,7 +19,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
-from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.plan import Figure, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.move_machine import (
     Action,
@@ -51,6 +51,7 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.core.protocol.state_machine import Signal, Transition, do_all
 from loadmanager.errors import (
+    DestinationMissedError,
     LoadManagerError,
     NotLeaderError,
     NoUnloadError,
@@ -174,12 +175,11 @@ class Executor:
         except StaleStepError as error:
             self.stale_steps += 1
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
-        except UnloadCancelledError as error:
-            log.info("unload_not_done", bundle=step.bundle, error=str(error))
-        except UnloadFailedError as error:
-            log.warning("unload_failed", bundle=step.bundle, error=str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
-            log.info("unload_not_done", bundle=step.bundle, error=str(error))
+            if type(error) is UnloadFailedError:
+                log.warning("unload_failed", bundle=step.bundle, error=str(error))
+            else:
+                log.info("unload_not_done", bundle=step.bundle, error=str(error))
 
     async def unload(
         self,
@@ -193,9 +193,10 @@ class Executor:
         """Unload an owned bundle when the concurrency limits allow; return the ownership afterwards.
 
         `check` gets the bundle's ownership just before its release is written, and may raise `StaleStepError`. Also
-        raises `UnloadFailedError` when the owner did not unload it in time and keeps it, or `UnloadCancelledError`;
-        `IllegalTransitionError` when the bundle is not owned or the destination has left; `BundleNotFoundError`,
-        `NotLeaderError`, or a `StoreError`. Cancelling the caller cancels an unload that has not begun.
+        raises `UnloadFailedError` when the owner did not unload it in time and keeps it, `UnloadCancelledError`, or
+        `DestinationMissedError`; `IllegalTransitionError` when the bundle is not owned or the destination has left;
+        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Cancelling the caller cancels an unload that has
+        not begun.
         """
         move = Move(str(name), self._mirror.get_ownership(name).owner, destination, reason.value, check)
         if batch is not None:
@@ -369,8 +370,7 @@ class Executor:
         name = BundleName.parse_any(move.bundle)
         match outcome:
             case Moved(done):
-                self._on_moved(name, move.get_released(), done)
-                self._settle(move, done)
+                self._settle(move, self._on_moved(name, move.get_released(), done))
             case Kept():
                 self._settle(move, self._on_kept(name, move.get_released(), outcome))
             case Cancelled(why):
@@ -388,21 +388,28 @@ class Executor:
             self._churn.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.resolve(move, outcome)
 
-    def _on_moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
-        source = released.owner.broker if released.owner else None
-        self._mirror.model.mark_unloaded(str(name), time.time(), source)
+    def _on_moved(self, name: BundleName, released: Ownership, done: Ownership) -> Ownership | Exception:
+        wanted, owner, missed = released.destination, done.owner, None
+        if wanted is not None and owner is not None and owner.broker != wanted.broker:
+            why: dict[str, Figure] = {"owner": owner.broker, "destination": wanted.broker}
+            missed = Verdict(str(name), OwnershipReason.DESTINATION_MISSED, acted=True, why=why)
+        else:  # after a miss there is no grace period: the next round decides again
+            source = released.owner.broker if released.owner else None
+            self._mirror.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
         effect = self._churn.moved(name, released, done)
         self._decision_log.moved(
             "unloaded",
             str(name),
-            OwnershipReason.UNLOAD_COMPLETED,
+            missed.verdict if missed else OwnershipReason.UNLOAD_COMPLETED,
             epoch=done.epoch,
             source=released.owner,
             destination=done.owner,
+            because=[missed] if missed else (),
             effect=effect,
         )
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
+        return DestinationMissedError(f"{name}: {missed.sentence()}") if missed else done
 
     def _on_kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
         kept, reason = outcome.kept, outcome.reason

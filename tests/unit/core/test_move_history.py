@@ -54,7 +54,7 @@ def test_landed_move_does_not_reset_failures_at_the_limit() -> None:
     [
         (B, B, "landed"),
         (B, C, "missed"),
-        (B, A, "neither"),
+        (B, A, "back"),
         (B, None, "neither"),
         (None, B, "landed"),
         (None, A, "landed"),
@@ -63,7 +63,10 @@ def test_landed_move_does_not_reset_failures_at_the_limit() -> None:
 )
 def test_move_lands_misses_or_does_neither(destination: BrokerId | None, owner: BrokerId | None, outcome: str) -> None:
     move = replace(MOVE, destination=destination)
-    assert (move.has_landed(owner), move.has_missed(owner)) == (outcome == "landed", outcome == "missed")
+    for was_released in (False, True):
+        is_missed = outcome == "missed" or (was_released and outcome == "back")
+        assert move.has_missed(owner, was_released=was_released) == is_missed
+    assert move.has_landed(owner) == (outcome == "landed")
 
 
 def test_old_entries_are_dropped_and_future_times_cut_to_now() -> None:

@@ -276,16 +276,26 @@ def test_final_refusal_is_not_retried(leader: MovesHarness, is_gone: bool) -> No
     move = leader.asked()
     if is_gone:
         leader.registered.discard(A)
-    (keep,) = leader.step(OwnerAnswered(move, "it went to c:1", is_final=True))
+    (keep,) = leader.step(OwnerAnswered(move, "not here", is_final=True))
     assert isinstance(keep, Commit)
     assert (move.phase, leader.moves.wake_s) == (Phase.KEEPING, None)
     assert keep.reason == OwnershipReason.UNLOAD_FAILED.value
     leader.to_do.clear()
-    leader.step(Committed(move, Ownership(OwnershipState.OWNED, C, None, 3)))
-    outcome = leader.ended()
-    assert isinstance(outcome, Kept)
-    assert (outcome.kept.owner, outcome.kept.version) == (C, 3), "as stored"
-    assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_FAILED, "it went to c:1")
+    stored = Ownership(OwnershipState.OWNED, A, None, 3)
+    leader.step(Committed(move, stored))
+    assert leader.ended() == Kept(stored, OwnershipReason.UNLOAD_FAILED, "not here")
+
+
+@pytest.mark.parametrize("owner", [B, C])
+def test_bundle_that_left_its_owner_has_moved_whatever_was_to_be_written(
+    leader: MovesHarness, owner: Registration
+) -> None:
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, "no answer", is_final=True))
+    leader.to_do.clear()
+    stored = Ownership(OwnershipState.OWNED, owner, None, 3)
+    leader.step(Committed(move, stored))
+    assert leader.ended() == Moved(stored)
 
 
 def test_final_answer_without_a_refusal_completes_the_move(leader: MovesHarness) -> None:

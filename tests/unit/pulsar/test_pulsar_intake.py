@@ -388,7 +388,7 @@ async def test_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: Ha
     bundle = next(iter(node.intake.owners))
     _, to, third = extensible.pulsar.brokers
     extensible.pulsar.lands[bundle] = third.broker_id
-    with pytest.raises(UnloadFailedError, match=f"it went to {third.broker_id}"):
+    with pytest.raises(UnloadFailedError, match=f"Landed on {third.broker_id}"):
         await move(node, to, bundle)
     status = node.status()
     assert (status.misses, status.failures, status.stopped) == (1, 0, False)

@@ -61,7 +61,6 @@ class Scripted:
     is_leading: bool = True
     on_call: Callable[[], None] = lambda: None
     is_deposed: bool = False
-    returned: list[str] = field(default_factory=list)
     on_read: Callable[[str], object] = lambda _namespace: None
 
     @property
@@ -102,7 +101,7 @@ class Scripted:
 
 
 def owners(pulsar: Scripted) -> PulsarOwners:
-    return PulsarOwners(pulsar, pulsar, pulsar, pulsar.returned.append)
+    return PulsarOwners(pulsar, pulsar, pulsar)
 
 
 GONE = PulsarUnreachableError("no answer", was_not_heard=True)
@@ -118,9 +117,10 @@ WRONG = PulsarRefusedError("wrong", 412)
         ([A, A, None, None, B], ["unload to b:8080", "look up"], [], None),
         ([None, None, B], ["unload to b:8080", "look up"], [], None),
         ([B], [], [], None),
-        ([C], [], [], OwnerRefusal("it went to c:8080", is_final=True)),
-        ([A, C], ["unload to b:8080"], [], OwnerRefusal("it went to c:8080", is_final=True)),
-        ([A, None, C], ["unload to b:8080", "look up"], [], OwnerRefusal("it went to c:8080", is_final=True)),
+        ([C], [], [], None),
+        ([A, C], ["unload to b:8080"], [], None),
+        ([A, None, C], ["unload to b:8080", "look up"], [], None),
+        ([A, None, A], ["unload to b:8080", "look up"], [], None),
         ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, BUSY], None),
         ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, GONE], None),
         ([A, None], ["unload to b:8080", "look up"], [None, WRONG], OwnerRefusal("wrong", is_final=True)),
@@ -145,15 +145,6 @@ async def test_requests_depend_on_the_observed_owner(
     pulsar = Scripted(seen, answers)
     assert await owners(pulsar).ask(NAME, RELEASED, 60.0) == refusal
     assert pulsar.asked == asked
-
-
-async def test_bundle_back_at_its_source_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._LOOK_AGAIN_S", 0.0)
-    pulsar = Scripted([A, None, A])
-    back = OwnerRefusal("it went back to a:8080", is_final=True)
-    assert await owners(pulsar).ask(NAME, RELEASED, 60.0) == back
-    assert pulsar.asked == ["unload to b:8080", "look up"]
-    assert pulsar.returned == [str(NAME)]
 
 
 async def test_move_without_a_destination_ends_with_the_unload() -> None:
@@ -293,23 +284,12 @@ async def test_cancelled_move_is_no_failure(reason: str, failures: int) -> None:
     assert (await written.on_paper()).failures == failures
 
 
-async def test_return_to_the_source_counts_as_a_miss_once() -> None:
+@pytest.mark.parametrize(("end", "failures", "misses"), [(complete, 0, 1), (abandon, 1, 0)])
+async def test_bundle_at_its_source_is_a_miss_only_after_its_unload(end: object, failures: int, misses: int) -> None:
     written = await Written.begin(A)
-    for failures in (0, 1):
-        await written.release()
-        if not failures:
-            written.move_log.note_return(str(NAME))
-        await written.apply(abandon, "unload_failed")
-        assert ((await written.on_paper()).failures, written.move_log.misses) == (failures, 1)
-
-
-async def test_return_of_an_earlier_term_excuses_no_later_failure() -> None:
-    written = await Written.begin(A)
-    written.move_log.note_return(str(NAME))
-    await written.move_log.take_over()
     await written.release()
-    await written.apply(abandon, "unload_failed")
-    assert ((await written.on_paper()).failures, written.move_log.misses) == (1, 0)
+    await written.apply(end, "unload_failed")
+    assert ((await written.on_paper()).failures, written.move_log.misses) == (failures, misses)
 
 
 async def test_bundle_that_moved_meanwhile_is_not_released() -> None:

@@ -3,14 +3,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
 from support.memory_store import MemoryStore
 from support.nodes import in_memory
-from support.pulsar_harness import NAMESPACE, NEVER, Harness, change_load_manager, delete_leader, pulsar_harness
+from support.pulsar_harness import NAMESPACE, NEVER, Harness, change_load_manager, delete_leader, pulsar_harness, said
 from support.stores import read_all_znodes
 from support.waiting import eventually
 
@@ -52,10 +51,6 @@ async def move_one(harness: Harness, node: PulsarService) -> None:
     first, second, _ = harness.pulsar.brokers
     bundle = BundleName.parse((await first.owned())[0])
     await node.executor.unload(bundle, node.mirror.registrations[second.broker_id], OwnershipReason.ADMIN_UNLOAD)
-
-
-def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
-    return [each for each in node.decision_log.recent(500) if each["kind"] == kind]
 
 
 # Observe

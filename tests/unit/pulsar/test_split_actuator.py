@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.fake_pulsar_rest import Asked
-from support.pulsar_harness import NAMESPACE, NEVER, Harness, pulsar_harness
+from support.pulsar_harness import NAMESPACE, NEVER, Harness, pulsar_harness, said
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName
@@ -43,10 +43,6 @@ async def leader(harness: Harness, overrides: dict[str, str] = LIMIT, **changes:
 
 def asked_to_split(harness: Harness) -> list[Asked]:
     return [asked for asked in harness.pulsar.asked if asked.method == "PUT"]
-
-
-def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
-    return [each for each in node.decision_log.recent(50) if each["kind"] == kind]
 
 
 async def cut(harness: Harness) -> list[int]:

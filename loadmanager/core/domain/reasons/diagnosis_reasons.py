@@ -145,6 +145,10 @@ class OwnershipReason(Reason):
     UNLOAD_FAILED = entry()
     UNLOAD_COMPLETED = entry()
     UNLOAD_CANCELLED = entry()
+    DESTINATION_MISSED = entry(
+        "Landed on {owner} instead of {destination}",
+        remedy="wait: it is decided again in the next round",
+    )
     DRAIN = entry()
     RETURNED_AFTER_DRAIN = entry()
     PLAN_EXECUTED = entry()
