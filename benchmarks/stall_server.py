@@ -71,7 +71,7 @@ class Cycles:
     async def start(self, request: web.Request) -> web.Response:
         """Start cycles in a `thread` or in a `process`, as the query says."""
         self._node.planner.planning.least_bundles = int(request.query["in"] == "process")
-        self._executor.steps, self._loop.cycles = 0, 0
+        self._executor.steps, self._loop.rounds = 0, 0
         self._started_s = time.perf_counter()
         self._task = asyncio.create_task(self._run())
         return web.json_response({})
@@ -82,7 +82,7 @@ class Cycles:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        cycles = max(1, self._loop.cycles)
+        cycles = max(1, self._loop.rounds)
         took_s = (time.perf_counter() - self._started_s) / cycles
         return web.json_response({"cycles": cycles, "steps": self._executor.steps / cycles, "cycle_s": took_s})
 
@@ -92,7 +92,7 @@ class Cycles:
             await self._store.commit([Put(paths.broker(broker_id(number % BROKERS)), self._records[number % BROKERS])])
             number += 1
             await asyncio.sleep(0.01)  # for the intake of the report
-            await self._loop.cycle()
+            await self._loop.run_round()
 
 
 def broker_id(number: int) -> BrokerId:

@@ -123,8 +123,8 @@ def _counters(node: Candidate, intake: ReportIntake) -> list[Sample]:
             ("loadmanager_unloads_failed", kept, node.executor.unloads_failed),
             ("loadmanager_stale_steps", "Steps of plans refused as out of date.", node.executor.stale_steps),
             ("loadmanager_bundles_ignored", unknown, node.mirror.model.bundles_ignored),
-            ("loadmanager_shedding_cycles", "Rounds of shedding planned.", shedding.cycles),
-            ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", shedding.cycles_failed),
+            ("loadmanager_shedding_cycles", "Rounds of shedding planned.", shedding.rounds),
+            ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", shedding.rounds_failed),
             ("loadmanager_sessions_given_up", given_up, node.store.sessions_given_up),
             ("loadmanager_terms_won", "Elections won by this node.", node.election.terms_won),
             ("loadmanager_reports_applied", "Load reports taken in.", intake.reports_applied),
@@ -165,7 +165,7 @@ def _gauges(node: Candidate) -> list[Sample]:
         ("loadmanager_bundles_unserved", unserved_meaning, unserved),
         ("loadmanager_cannot_move", cannot_move_meaning, len(node.stuck_monitor.found)),
         ("loadmanager_namespaces_unplaceable", unplaceable_meaning, unplaceable),
-        ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", node.shedding.last_cycle_s),
+        ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", node.shedding.last_round_s),
     )
 
 

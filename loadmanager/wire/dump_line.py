@@ -201,7 +201,7 @@ class AvgShedderState(TypedDict, total=False):
 
 @with_config(STRICT)
 class TransferShedderState(TypedDict, total=False):
-    """State of TransferShedder; `statistics` are the average and the standard deviation of the last cycle."""
+    """State of TransferShedder; `statistics` are the average and the standard deviation of the last round."""
 
     hits: Small
     counters: dict[Name, Count]

@@ -183,7 +183,7 @@ async def test_largest_accepted_figures_do_not_overflow(cluster: Cluster, node: 
         await broker.report({**record, "lastUpdate": now_ms + number})
         await _reported(node, number + 1)
     await node.node.persistence.flush()
-    assert (await node.node.shedding.cycle()).steps == ()
+    assert (await node.node.shedding.run_round()).steps == ()
     assert (await node.get("/loadbalance/v1/fleet")).status == 200
     await _assert_others_work(cluster, node)
 

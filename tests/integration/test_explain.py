@@ -34,7 +34,7 @@ async def test_explanation_equals_the_next_shedding_round(zookeeper: EmbeddedZoo
         broker = (await standby.get(f"{EXPLAIN}/broker/b1:8080")).json()
         assert {move["bundle"]: move["destination"] for move in broker["wouldShed"]} == expected
         assert 0 < len(expected) < 8
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         await eventually(
             lambda: {bundle: str(leader.ownership(bundle).owner).split()[0] for bundle in expected} == expected
         )

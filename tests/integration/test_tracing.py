@@ -92,7 +92,7 @@ async def test_shedding_round_is_a_trace_of_its_own(collector: Collector, monkey
     async with Cluster() as cluster:
         leader, other = await two_nodes(cluster)
         await other.lookup(TOPIC)
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         await all_told(leader, other)
     assert {each.name for each in collector.told} == {"shedding round"}
 

@@ -106,7 +106,7 @@ def imbalance(operator: Operator, skew: Skew) -> float:
 
 def planned(command: PulsarCommand) -> list[int]:
     """Return the number of moves in each of its rounds of shedding so far."""
-    return [int(each) for each in re.findall(r"shedding_cycle .* unloads=(\d+)", command.log())]
+    return [int(each) for each in re.findall(r"shedding_round .* unloads=(\d+)", command.log())]
 
 
 def wait_for_rounds(command: PulsarCommand, more: int) -> None:

@@ -81,7 +81,7 @@ class Harness:
         """A process that leads, has seen through what there was, and has had its first round, however it went."""
         node = await self.start(**changes)
         await eventually(lambda: node.is_leading and not node.actuator.move_log.open_moves)
-        await eventually(lambda: node.shedding.cycles or node.shedding.cycles_failed)
+        await eventually(lambda: node.shedding.rounds or node.shedding.rounds_failed)
         return node
 
     async def ask(self, node: PulsarService, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's

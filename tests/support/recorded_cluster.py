@@ -63,7 +63,7 @@ class Recorded:
         moves = 0
         for number in range(rounds):
             await self.report(number)
-            plan = await self.leader.node.shedding.cycle()
+            plan = await self.leader.node.shedding.run_round()
             moves += len(plan.steps)
             await self.leader.node.reshaping.round()
         await self.report(rounds)

@@ -74,7 +74,7 @@ async def all_metrics() -> set[str]:
         await cluster.a_broker("b2:8080")
         await agent.report(a_record("b1:8080", {names[0]: load_of(8.0)}, agent_url=agent.url, cpu=80))
         await eventually(lambda: bool(leader.node.planner.snapshot().bundles.movable.any()))
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         of_node = (await leader.get("/metrics")).body.decode()
     of_agent = AgentMetrics(parse_broker_id("b1:8080"))
     of_agent.show("registered", "as the agent's service does", lambda: 1.0)

@@ -217,7 +217,7 @@ class PlannerSettings:
     shedding_condition_hit_count_threshold: int = setting(
         "loadBalancerSheddingConditionHitCountThreshold",
         3,
-        "TransferShedder: acts when loads were apart in more cycles in a row than this.",
+        "TransferShedder: acts when loads were apart in more rounds in a row than this.",
         ge=0,
         le=1_000_000,
     )

@@ -56,7 +56,7 @@ def _until_return(why: Mapping[str, Figure], pace: RoundPace) -> float:
 
 
 _KINDS: Mapping[Reason, _Kind] = {
-    ChurnReason.MOVED_ENOUGH_THIS_CYCLE: _Kind("bundle", "a round moves no more of all load", _until_next_round),
+    ChurnReason.MOVED_ENOUGH_THIS_ROUND: _Kind("bundle", "a round moves no more of all load", _until_next_round),
     ChurnReason.MOVED_ENOUGH_THIS_HOUR: _Kind("bundle", "no more of all load is moved within an hour", _seconds_left),
     ChurnReason.NO_RETURN: _Kind("bundle", "returning to a broker that was left a short time ago", _until_return),
     ChurnReason.KEEPS_RETURNING: _Kind("bundle", "too many returns to former owners", _seconds_left),

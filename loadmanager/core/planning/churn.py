@@ -276,7 +276,7 @@ class _Allowance:
         self._now_s = snapshot.taken_at_s
         self._moved = memory.moved_this_hour(snapshot, self._now_s)
         self._this_hour = sum(move.share for move in self._moved) + in_progress
-        self._this_cycle = 0.0
+        self._this_round = 0.0
         self._left = {move.bundle for move in memory.moves}
 
     def find_refusal(self, step: Unload) -> Verdict | None:
@@ -284,11 +284,11 @@ class _Allowance:
         refusal = (
             self._find_breaker(step)
             or self._find_return(step)
-            or self._find_excess_of_cycle(step, share)
+            or self._find_excess_of_round(step, share)
             or self._find_excess_of_hour(step, share)
         )
         if refusal is None:
-            self._this_cycle += share
+            self._this_round += share
             self._this_hour += share
         return refusal
 
@@ -324,13 +324,13 @@ class _Allowance:
         }
         return Verdict(step.bundle, ChurnReason.NO_RETURN, acted=False, why=why)
 
-    def _find_excess_of_cycle(self, step: Unload, share: float) -> Verdict | None:
+    def _find_excess_of_round(self, step: Unload, share: float) -> Verdict | None:
         """Check the budget per round. One bundle may always move, else one above the limit never could."""
         most_percent = self._settings.max_load_moved_per_cycle_percentage
-        if self._this_cycle == 0 and most_percent > 0:
+        if self._this_round == 0 and most_percent > 0:
             return None
         key = KEYS["max_load_moved_per_cycle_percentage"]
-        return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
+        return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_ROUND, key, share, self._this_round, most_percent)
 
     def _find_excess_of_hour(self, step: Unload, share: float) -> Verdict | None:
         most_percent = self._settings.max_load_moved_per_hour_percentage

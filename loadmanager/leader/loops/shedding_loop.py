@@ -70,10 +70,10 @@ class SheddingLoop:
         self._tracing = tracing
         self._batch = Batch()
         self._moving: set[asyncio.Task[None]] = set()
-        self.cycles = 0
-        self.cycles_failed = 0
+        self.rounds = 0
+        self.rounds_failed = 0
         self.brokers_shed = 0
-        self.last_cycle_s = 0.0
+        self.last_round_s = 0.0
         self.strategy_metrics: Mapping[str, float] = {}
         """Metrics of the strategy from the last round (see `Plan.metrics`)."""
 
@@ -84,35 +84,35 @@ class SheddingLoop:
         """
         try:
             if at_once:
-                await self._try_cycle()
+                await self._try_round()
             while True:
                 await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
-                await self._try_cycle()
+                await self._try_round()
         finally:
             for moving in self._moving:
                 moving.cancel()
 
-    async def _try_cycle(self) -> None:
+    async def _try_round(self) -> None:
         try:
-            await self.begin_cycle()
+            await self.begin_round()
         except NotLeaderError:
             raise
         except Exception:
-            self.cycles_failed += 1
-            log.exception("shedding_cycle_failed", cycle=self.cycles)
+            self.rounds_failed += 1
+            log.exception("shedding_round_failed", round=self.rounds)
 
-    async def cycle(self) -> Plan:
+    async def run_round(self) -> Plan:
         """Run one round of shedding, and wait for all of its moves."""
-        plan = await self.begin_cycle()
+        plan = await self.begin_round()
         await asyncio.gather(*self._moving)
         return plan
 
-    async def begin_cycle(self) -> Plan:
+    async def begin_round(self) -> Plan:
         """Run one round of shedding, and begin its moves; a dry run or a move guard only logs explanations."""
-        with self._tracing.span("shedding round", {"round": self.cycles + 1}):
-            return await self._begin_cycle()
+        with self._tracing.span("shedding round", {"round": self.rounds + 1}):
+            return await self._begin_round()
 
-    async def _begin_cycle(self) -> Plan:
+    async def _begin_round(self) -> Plan:
         """Run the round inside its trace span.
 
         Waiting steps of the last round are cancelled first: this round decides again, on a projection in which the
@@ -127,24 +127,24 @@ class SheddingLoop:
             self._decision_log.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._planner.shed()
         self._on_plan(plan)
-        self.last_cycle_s = time.monotonic() - started_s
-        self.cycles += 1
+        self.last_round_s = time.monotonic() - started_s
+        self.rounds += 1
         self.strategy_metrics = plan.metrics
         steps = plan.unloads
         is_dry_run = self._mirror.operator_config.controls.dry_run
         log.info(
-            "shedding_cycle",
-            cycle=self.cycles,
+            "shedding_round",
+            round=self.rounds,
             epoch=term.epoch,
             unloads=len(steps),
             looked_at=len(plan.verdicts),
             dry_run=is_dry_run,
-            duration_ms=round(self.last_cycle_s * 1000, 2),
+            duration_ms=round(self.last_round_s * 1000, 2),
         )
         await self._explain(plan, steps, term)
         if steps and self._planner.last_round is not None:
             summary = summarize_round(
-                self.cycles, self._planner.last_round.snapshot, steps, acted=not (is_dry_run or stops)
+                self.rounds, self._planner.last_round.snapshot, steps, acted=not (is_dry_run or stops)
             )
             self._decision_log.judged("round", summary, epoch=term.epoch)
         unstopped = self._split_stopped(plan, steps, term, is_dry_run=is_dry_run)
@@ -200,7 +200,7 @@ class SheddingLoop:
 
     def _begin(self, steps: _Steps) -> None:
         self.brokers_shed += len({step.source for step, _ in steps})
-        task = asyncio.create_task(self._carry_out(steps, self._batch), name=f"moves of cycle {self.cycles}")
+        task = asyncio.create_task(self._carry_out(steps, self._batch), name=f"moves of round {self.rounds}")
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
 
@@ -208,8 +208,8 @@ class SheddingLoop:
         try:
             await self._executor.execute_all(steps, batch)
         except Exception:
-            self.cycles_failed += 1
-            log.exception("moves_of_shedding_cycle_failed")
+            self.rounds_failed += 1
+            log.exception("moves_of_shedding_round_failed")
         self._planner.churn.memory_changed.set()
 
 

@@ -1,6 +1,6 @@
 """Live settings: the node's start settings under the dynamic overrides of operators.
 
-A control loop reads `current` once per cycle, so a change takes effect with the next cycle.
+A control loop reads `current` once per round, so a change takes effect with the next round.
 """
 
 from __future__ import annotations

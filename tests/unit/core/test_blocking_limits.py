@@ -24,7 +24,7 @@ def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, 
 @pytest.mark.parametrize(
     ("reason", "why", "left_s"),
     [
-        (ChurnReason.MOVED_ENOUGH_THIS_CYCLE, {}, 60.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_ROUND, {}, 60.0),
         (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {"seconds_left": 90}, 90.0),
         (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {}, None),
         (ChurnReason.NO_RETURN, {"seconds_ago": 600, "loadBalancerReturnCoolDownMinutes": 60}, 3000.0),
@@ -44,7 +44,7 @@ def test_limit_has_a_reason_and_an_end(reason: Reason, why: dict[str, Figure], l
 
 
 def test_verdict_without_an_end_is_no_limit() -> None:
-    acted = Verdict("t/x", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, acted=True)
+    acted = Verdict("t/x", ChurnReason.MOVED_ENOUGH_THIS_ROUND, acted=True)
     assert find_round_limits([acted], NOW_S, PACE) == ()
     assert not limits(
         (LevelReason.NO_LEVELLING_MOVE, {"resting": 0}),

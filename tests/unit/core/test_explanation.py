@@ -169,7 +169,7 @@ def test_refusal_by_the_round_is_explained() -> None:
         situation(given, replace(OVERLOAD, max_load_moved_per_cycle_percentage=30)), bundle(2, "tenant/ns-2")
     )
     assert explained.shedding.stays is not None
-    assert explained.shedding.stays.verdict is ChurnReason.MOVED_ENOUGH_THIS_CYCLE
+    assert explained.shedding.stays.verdict is ChurnReason.MOVED_ENOUGH_THIS_ROUND
     assert not explained.shedding.stays_by_rule
 
 

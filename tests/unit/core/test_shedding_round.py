@@ -72,7 +72,7 @@ def test_averages_of_sources_and_destinations_are_dropped() -> None:
 def test_step_beyond_the_limits_keeps_its_brokers_averages() -> None:
     nothing = a_round(replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
     assert nothing.plan.steps == ()
-    assert ChurnReason.MOVED_ENOUGH_THIS_CYCLE in {verdict.verdict for verdict in nothing.plan.verdicts}
+    assert ChurnReason.MOVED_ENOUGH_THIS_ROUND in {verdict.verdict for verdict in nothing.plan.verdicts}
     assert nothing.state["ThresholdShedder"]["usage"].keys() == {"a:8080", "b:8080", "c:8080"}
 
 

@@ -178,9 +178,9 @@ def test_hits_must_be_consecutive() -> None:
     assert ([split.bundle for split in found.splits], found.hits) == ([BUSY.name], {})
 
 
-def test_bundles_beyond_the_cycle_maximum_get_no_hits() -> None:
+def test_bundles_beyond_the_round_maximum_get_no_hits() -> None:
     found = extensible(BUSY, OTHER, hits={OTHER.name: 7}, max_number_of_bundles_to_split_per_cycle=1)
-    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.SPLIT_CYCLE_FULL]
+    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.SPLIT_ROUND_FULL]
     assert found.hits == {OTHER.name: 7}
 
 
@@ -275,7 +275,7 @@ def test_blocking_limit_is_named_with_the_exceeded_limit() -> None:
     )
 
 
-def test_full_cycle_keeps_hits_of_a_cold_bundle() -> None:
+def test_full_round_keeps_hits_of_a_cold_bundle() -> None:
     found = extensible(
         BUSY, replace(OTHER, msg_rate=1.0), hits={OTHER.name: 2}, max_number_of_bundles_to_split_per_cycle=1
     )

@@ -124,7 +124,7 @@ def test_shedding_waits_for_the_hit_count_with_a_verdict() -> None:
     assert said(waiting)["cluster"] == (
         TransferReason.HIT_COUNT,
         (
-            "No move because usages have been apart for 1 cycles, not more than"
+            "No move because usages have been apart for 1 rounds, not more than"
             " loadBalancerSheddingConditionHitCountThreshold 1: deviation 50 % (loadBalancerBrokerLoadTargetStd 0.25)"
         ),
     )
@@ -152,7 +152,7 @@ def test_limit_of_no_brokers_sheds_nothing() -> None:
     assert said(result)["cluster"][1] == "No move because no broker may be relieved: deviation 50 %"
 
 
-def test_recent_unload_without_a_report_stops_the_cycle() -> None:
+def test_recent_unload_without_a_report_stops_the_round() -> None:
     loads, reports = {"a": ema(1.0), "b": ema(0.0)}, {"a": hot(), "b": report()}
     result = shed(published(loads, reports, {"b": 10_000 - 179.999}), state={"hits": 2})
     assert (result.bundles, result.state["hits"]) == ((), 2)
@@ -179,7 +179,7 @@ def test_broker_with_an_outdated_report_is_skipped() -> None:
     assert "all reports of 4 brokers are older" in said(old)["cluster"][1]
 
 
-def test_missing_load_data_stops_the_cycle() -> None:
+def test_missing_load_data_stops_the_round() -> None:
     result = shed(published({"a": ema(1.0)}, {"a": hot(), "b": report()}))
     assert said(result)["cluster"] == (
         TransferReason.NO_LOAD_DATA,

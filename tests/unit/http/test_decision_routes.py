@@ -50,7 +50,7 @@ async def test_verdicts_of_a_shedding_round_are_listed(cluster: Cluster, node: R
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
     await eventually(lambda: node.node.intake.reports_applied == 3)
-    await node.node.shedding.cycle()
+    await node.node.shedding.run_round()
     decisions = (await node.get(DECISIONS)).json()["decisions"]
     assert {entry["subject"] for entry in decisions} == {"b1:8080", "b2:8080"}
     assert all(entry["sentence"].startswith("No move because") for entry in decisions)
@@ -70,7 +70,7 @@ async def test_imbalance_is_shown_with_its_lower_bound(cluster: Cluster, node: R
     assert shown["lastRound"] is None
     assert shown["worstBrokerLoss"]["isBorne"]
     assert shown["worstDomainLoss"] is None
-    await node.node.shedding.cycle()
+    await node.node.shedding.run_round()
     assert (await node.get("/loadbalance/v1/balance")).json()["lastRound"]["bundlesMoved"] == 0
 
 

@@ -105,7 +105,7 @@ async def test_broker_without_a_readable_record_is_listed(cluster: Cluster) -> N
 async def test_lower_bound_of_the_last_round_is_computed_on_request(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.lookup(TOPIC)
-    await node.node.shedding.cycle()
+    await node.node.shedding.run_round()
 
     async def bound() -> float | None:
         found: float | None = (await node.get(FLEET)).json()["lowerBound"]
@@ -151,7 +151,7 @@ async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> N
     async with a_stream(node) as events:
         while (await events.data("fleet"))["unowned"] != 3:
             pass
-    await leader.node.shedding.cycle()
+    await leader.node.shedding.run_round()
     async with a_stream(node, {"Last-Event-ID": told["id"]}) as events:
         again = await events.data("decision")
         assert again["sequence"] == orjson.loads(told["data"])["sequence"] + 1

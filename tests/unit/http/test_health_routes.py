@@ -78,7 +78,7 @@ async def test_decision_states_why_nothing_goes_to_a_sick_broker() -> None:
     async with a_leader() as (cluster, node):
         for number, health in enumerate((BAD, WELL, WELL), 1):
             await cluster.a_broker(f"b{number}:8080", {**a_record(f"b{number}:8080"), "health": health})
-        await node.node.shedding.cycle()
+        await node.node.shedding.run_round()
         (said,) = (await node.get("/loadbalance/v1/decisions?subject=b1:8080")).json()["decisions"]
         assert "Nothing is moved to it because it has been sick" in said["sentence"]
         assert (said["reason"], said["acted"]) == ("broker_sick", False)

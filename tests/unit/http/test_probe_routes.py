@@ -203,7 +203,7 @@ async def test_metrics_of_transfer_shedder_have_the_names_of_pulsar() -> None:
             record["lastUpdate"] = time.time_ns() // 1_000_000
             await cluster.a_broker(f"b{number}:8080", record)
         await eventually(lambda: len(leader.node.mirror.brokers) == 3)
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         samples = {
             (sample.name, sample.labels.get("stat") or sample.labels.get("reason")): sample.value
             for family in text_string_to_metric_families((await leader.get("/metrics")).body.decode())
@@ -224,7 +224,7 @@ async def test_leader_exposes_the_last_round_and_its_lower_bound() -> None:
         await agent.report(a_record("b1:8080", {names[0]: load_of(8.0)}, agent_url=agent.url, cpu=80))
         await eventually(lambda: bool(leader.node.planner.snapshot().bundles.movable.any()))
         assert "loadmanager_plan_" not in (await leader.get("/metrics")).body.decode()
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         text = (await leader.get("/metrics")).body.decode()
         samples = {
             sample.name: (sample.value, sample.labels)

@@ -71,7 +71,7 @@ async def test_dump_decided_offline_gives_the_decision_of_the_leader() -> None:
         await hot_and_idle(cluster, leader)
         await leader.node.persistence.flush()
         line = (await dumped(cluster)).finish()
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         again, decided = decided_again(line, "ThresholdShedder")
         assert again == unloads(plan)
         assert again
@@ -133,7 +133,7 @@ async def test_averages_that_the_next_round_resets_are_left_out() -> None:
         await leader.node.persistence.flush()
         line = (await dumped(cluster)).finish()
         assert list(line["state"]["ThresholdShedder"]["usage"]) == ["b2:8080"]
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         assert decided_again(line, "ThresholdShedder")[0] == unloads(plan) != []
 
 
@@ -141,7 +141,7 @@ async def test_dump_has_owners_and_releasing_bundles() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         cluster.brokers["b1:8080"].may_answer.clear()
-        cycle = asyncio.create_task(leader.node.shedding.cycle())
+        cycle = asyncio.create_task(leader.node.shedding.run_round())
         await eventually(lambda: cluster.brokers["b1:8080"].unloads)
         line = (await dumped(cluster)).finish()
         cluster.brokers["b1:8080"].may_answer.set()
@@ -236,7 +236,7 @@ async def test_operator_config_is_dumped_and_decides_as_live() -> None:
         assert line["failureDomains"] == {"east": {"brokers": ["b2:8080"]}}
         assert line["namespaces"][NAMESPACE]["antiAffinityGroup"] == "group"
         assert line["configuration"]["loadBalancerLoadSheddingStrategy"] == "OverloadShedder"
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         again, decided = decided_again(line, "OverloadShedder")
         assert again == unloads(plan)
         assert first not in dict(again)

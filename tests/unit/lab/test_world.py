@@ -717,7 +717,7 @@ def test_split_parts_are_placed_or_stay() -> None:
 def test_split_parts_stay_when_churn_limits_are_exhausted() -> None:
     result = _split_world(replace(_SPLITTING, max_load_moved_per_cycle_percentage=0)).run(600.0, 10.0)
     assert result.splits
-    assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, False] > 0
+    assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_ROUND, False] > 0
     assert [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED] == []
 
 

@@ -61,10 +61,10 @@ async def churn_of(node: RunningNode) -> dict[str, Any]:
 async def test_shedding_round_respects_churn_limits_with_a_verdict() -> None:
     async with a_leader(load_balancer_max_load_moved_per_cycle_percentage=0, **FLAPPING) as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         assert plan.steps == ()
         (entry,) = leader.node.decision_log.recent(9, bundles[0])[:1]
-        assert (entry["kind"], entry["reason"], entry["acted"]) == ("shed", "moved_enough_this_cycle", False)
+        assert (entry["kind"], entry["reason"], entry["acted"]) == ("shed", "moved_enough_this_round", False)
         assert entry["why"]["loadBalancerMaxLoadMovedPerCyclePercentage"] == 0
         (giver,) = leader.node.decision_log.recent(9, "b1:8080")[:1]
         assert (giver["reason"], giver["acted"]) == ("chosen_bundles_stay", False)

@@ -69,7 +69,7 @@ async def test_lookup_does_not_wait_for_a_shedding_round(round_of_shedding: Held
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
-        cycle = asyncio.create_task(leader.node.shedding.cycle())
+        cycle = asyncio.create_task(leader.node.shedding.run_round())
         await eventually(lambda: round_of_shedding.begun)
         async with asyncio.timeout(patience()):
             assert (await leader.lookup("persistent://t/ns/x")).status == 200
@@ -175,7 +175,7 @@ async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], as
     """Start a round and a preview that run concurrently."""
     node = recorded.leader.node
     await recorded.report()
-    round_ = asyncio.create_task(node.shedding.cycle())
+    round_ = asyncio.create_task(node.shedding.run_round())
     await eventually(lambda: held.begun == 1)
     preview = asyncio.create_task(node.planner.preview_shed())
     await eventually(lambda: held.begun == 2)
@@ -214,7 +214,7 @@ async def test_assignments_do_not_wait_for_the_checkpoint(tmp_path: Path, round_
         node = recorded.leader.node
         assert isinstance(node.mirror.model, RecordedModel)
         await recorded.report()
-        cycle = asyncio.create_task(node.shedding.cycle())
+        cycle = asyncio.create_task(node.shedding.run_round())
         await eventually(lambda: round_of_shedding.begun)
         checkpoint = asyncio.create_task(node.planner.checkpoint(node.mirror.model))
         async with asyncio.timeout(patience()):

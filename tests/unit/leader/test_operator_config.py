@@ -106,7 +106,7 @@ async def test_invalid_overrides_are_faults_and_the_others_apply() -> None:
 async def test_new_shedding_interval_applies_to_the_current_pause() -> None:
     async with a_leader() as (cluster, leader):
         await write(cluster.store, paths.CONFIGURATION, b'{"loadBalancerSheddingIntervalMinutes": "0.0005"}')
-        await eventually(lambda: leader.node.shedding.cycles >= 2)
+        await eventually(lambda: leader.node.shedding.rounds >= 2)
 
 
 async def test_new_persistence_interval_applies_to_the_current_pause() -> None:

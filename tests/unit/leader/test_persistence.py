@@ -138,12 +138,12 @@ async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest
             asked = unreadable.asked
             await eventually(lambda: unreadable.asked > asked + 3)
         assert (
-            second.node.shedding.cycles == second.node.reshaping.rounds == second.node.persistence.records_written == 0
+            second.node.shedding.rounds == second.node.reshaping.rounds == second.node.persistence.records_written == 0
         )
         assert await read(cluster.store, paths.STRATEGY_STATE) == stored
         assert {entry["event"] for entry in logs} >= {"memory_not_read"}
         unreadable.mended = True
-        await eventually(lambda: second.node.shedding.cycles > 0 and second.node.persistence.records_written > 0)
+        await eventually(lambda: second.node.shedding.rounds > 0 and second.node.persistence.records_written > 0)
         memory = remembered(second)
         assert memory.frozen_until_s.keys() == {BUNDLE}
         assert memory.stopped_until_s > 0

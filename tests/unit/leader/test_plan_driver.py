@@ -173,7 +173,7 @@ async def test_shed_plan_equals_the_next_round_and_stores_nothing() -> None:
         assert plan["effect"]["imbalanceAfter"] < plan["effect"]["imbalanceBefore"]
         assert "b1:8080" in [verdict["subject"] for verdict in plan["verdicts"]]
         assert leader.node.planner.memory == before
-        shed = await leader.node.shedding.cycle()
+        shed = await leader.node.shedding.run_round()
         assert [step.bundle for step in shed.steps] == [step["bundle"] for step in plan["steps"]]
         moved = [step["bundle"] for step in plan["steps"]]
         assert [o for b, o in zip(bundles, owners(leader, bundles), strict=True) if b in moved] == ["b2:8080"]

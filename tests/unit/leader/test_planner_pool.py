@@ -172,7 +172,7 @@ async def _hot_and_cold(cluster: Cluster) -> list[str]:
 async def test_shedding_round_moves_a_bundle_from_hot_to_cold() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await _hot_and_cold(cluster)
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         assert len(plan.steps) == 1
         owners = {leader.ownership(bundle).owner for bundle in bundles}
         assert owners == {cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration}
@@ -185,7 +185,7 @@ async def test_shedding_round_moves_a_bundle_from_hot_to_cold() -> None:
 async def test_move_has_the_reasons_of_shedding_and_placement() -> None:
     async with a_leader(loadBalancerBundleUnloadMinThroughputThreshold=0) as (cluster, leader):
         await _hot_and_cold(cluster)
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         moves = [entry for entry in leader.node.decision_log.recent(100) if entry["kind"] == "unload"]
         assert moves
         for move in moves:
@@ -198,7 +198,7 @@ async def test_move_has_the_reasons_of_shedding_and_placement() -> None:
 async def test_recently_moved_bundle_is_not_moved_again() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await _hot_and_cold(cluster)
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         (moved,) = (b for b in bundles if leader.ownership(b).version > 1)
         cold, hot = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
         applied = leader.node.intake.reports_applied
@@ -206,7 +206,7 @@ async def test_recently_moved_bundle_is_not_moved_again() -> None:
         await cold.report(a_record("b1:8080", {stayed: load_of(1.0)}, agent_url=cold.url, cpu=1.0))
         await hot.report(a_record("b2:8080", {moved: load_of(100.0)}, agent_url=hot.url, cpu=99.0))
         await eventually(lambda: leader.node.intake.reports_applied == applied + 2)
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         assert plan.steps == ()
 
 
@@ -224,14 +224,14 @@ async def test_invalid_strategy_state_fails_only_one_round() -> None:
         shedding = leader.node.shedding
 
         def has_failed() -> bool:
-            if not shedding.cycles_failed:  # a running round would overwrite it
+            if not shedding.rounds_failed:  # a running round would overwrite it
                 leader.node.planner.state = {"ThresholdShedder": "nonsense"}
-            return shedding.cycles_failed > 0
+            return shedding.rounds_failed > 0
 
         await eventually(has_failed)
-        cycles, failed = shedding.cycles, shedding.cycles_failed
-        await eventually(lambda: shedding.cycles > cycles)
-        assert shedding.cycles_failed == failed
+        cycles, failed = shedding.rounds, shedding.rounds_failed
+        await eventually(lambda: shedding.rounds > cycles)
+        assert shedding.rounds_failed == failed
 
 
 OVERLOAD = {
@@ -278,8 +278,8 @@ async def test_hanging_broker_does_not_block_relief_of_others() -> None:
         await eventually(lambda: hangs.unloads)
         await _report(cluster, owned, hot=owned.keys())
         await eventually(lambda: other.unloads, what="b2 is relieved while b1 hangs")
-        cycles, asked = leader.node.shedding.cycles, len(hangs.unloads)
-        await eventually(lambda: leader.node.shedding.cycles > cycles + 3)
+        cycles, asked = leader.node.shedding.rounds, len(hangs.unloads)
+        await eventually(lambda: leader.node.shedding.rounds > cycles + 3)
         assert len(hangs.unloads) == asked, "no further move from b1 until it reports"
         hangs.may_answer.set()
 
@@ -292,11 +292,11 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
         await _two_full_and_one_empty(cluster)
         hangs, shedding, churn = cluster.brokers["b1:8080"], leader.node.shedding, leader.node.planner.churn
         hangs.may_answer.clear()
-        first = await shedding.begin_cycle()
+        first = await shedding.begin_round()
         await eventually(lambda: hangs.unloads)
         assert len(first.steps) > 1
         assert churn.share_in_progress > 0
-        second = await shedding.begin_cycle()
+        second = await shedding.begin_round()
         assert second.steps == (), "b1 has not reported since, and nobody else is hot"
         hangs.may_answer.set()
         await eventually(lambda: not shedding._moving)
@@ -313,11 +313,11 @@ async def test_moves_in_progress_count_against_the_hourly_limit(monkeypatch: pyt
         recorded: list[float] = []
         monkeypatch.setattr(planner.recorder, "decided", lambda *_, **detail: recorded.append(detail["inProgress"]))
         hangs.may_answer.clear()
-        assert len((await leader.node.shedding.begin_cycle()).steps) == 1
+        assert len((await leader.node.shedding.begin_round()).steps) == 1
         await eventually(lambda: hangs.unloads)
         await _report(cluster, owned, hot=owned.keys())
         preview, _ = await planner.preview_shed()
-        for plan in (preview, await leader.node.shedding.begin_cycle()):
+        for plan in (preview, await leader.node.shedding.begin_round()):
             assert plan.steps == ()
             assert ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
         assert recorded == [0, pytest.approx(1 / 8), pytest.approx(1 / 8)]
@@ -328,10 +328,10 @@ async def test_blocking_limit_is_shown_by_the_leader_only() -> None:
     async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
         assert (await leader.get("/readyz")).json()["limits"] == []
-        assert (await leader.node.shedding.cycle()).steps
+        assert (await leader.node.shedding.run_round()).steps
         await _report(cluster, owned, hot=owned.keys())
         before_ms = time.time() * 1000
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         (limit,) = (await leader.get("/readyz")).json()["limits"]
         assert limit["reason"] == ChurnReason.MOVED_ENOUGH_THIS_HOUR
         assert before_ms < limit["until"] <= time.time() * 1000 + 3_600_000
@@ -343,7 +343,7 @@ async def test_dry_run_logs_decisions_and_moves_nothing() -> None:
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         (step,) = plan.steps
         (entry,) = [each for each in leader.node.decision_log.recent(100) if each["kind"] == "would_unload"]
         assert (entry["subject"], entry["acted"]) == (step.bundle, False)
@@ -353,7 +353,7 @@ async def test_dry_run_logs_decisions_and_moves_nothing() -> None:
         assert cluster.brokers["b1:8080"].unloads == []
         assert leader.node.shedding.brokers_shed == 0
         await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=False))
-        await leader.node.shedding.cycle()
+        await leader.node.shedding.run_round()
         assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
 
 
@@ -386,7 +386,7 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
             Verdict("cluster", GuardrailReason.CLUSTER_STATE_INCOMPLETE, acted=False),
             Verdict("cluster", GuardrailReason.MODE_IS_OBSERVE, acted=False),
         ]
-        (step,) = (await shedding.cycle()).steps
+        (step,) = (await shedding.run_round()).steps
         assert shown()[0].startswith("No move because not all brokers answered ")
         assert " because usage 95 %" in shown()[0]
         assert "observe" not in shown()[0], "the first verdict only"
@@ -396,7 +396,7 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
 
         guardrails.rounds = []
         guardrails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_LIMIT_REACHED, acted=False)]}
-        await shedding.cycle()
+        await shedding.run_round()
         assert [each.split(" because")[0] for each in shown()] == [
             "Round limit reached. Shed 1 of 2 bundles",
             "No move",
@@ -405,7 +405,7 @@ async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
         assert cluster.brokers["b1:8080"].unloads == []
 
         guardrails.steps = {"t/ns/another": guardrails.steps[step.bundle]}
-        await shedding.cycle()
+        await shedding.run_round()
         assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
         assert len(shown()) == 2
 
@@ -424,7 +424,7 @@ async def test_listener_gets_each_plan_before_its_execution() -> None:
             node.live,
             on_plan=lambda plan: told.append((plan, len(owner.unloads))),
         )
-        plan = await shedding.cycle()
+        plan = await shedding.run_round()
         assert told == [(plan, 0)]
         assert len(owner.unloads) == len(plan.steps) == 1
 
@@ -432,7 +432,7 @@ async def test_listener_gets_each_plan_before_its_execution() -> None:
 async def test_disabled_shedding_moves_nothing_with_a_verdict() -> None:
     async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
         await _hot_and_cold(cluster)
-        plan = await leader.node.shedding.cycle()
+        plan = await leader.node.shedding.run_round()
         assert plan.steps == ()
         assert [verdict.verdict for verdict in plan.verdicts] == [SheddingReason.SHEDDING_DISABLED]
 

@@ -243,7 +243,7 @@ async def test_churn_limits_keep_a_part(cluster: Cluster, leader: RunningNode) -
     await leader.node.reshaping.round()
     state = leader.node.mirror.namespaces["t/ns"].state
     assert {each.owner.broker for each in state.ownerships if each.owner} == {"b1:8080"}
-    assert "moved_enough_this_cycle" in {journalled(leader, "split", name)["reason"] for name in state.bundle_names()}
+    assert "moved_enough_this_round" in {journalled(leader, "split", name)["reason"] for name in state.bundle_names()}
 
 
 async def test_extensible_rule_splits_after_enough_hits(cluster: Cluster, leader: RunningNode) -> None:

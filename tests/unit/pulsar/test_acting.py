@@ -98,7 +98,7 @@ async def test_move_by_pulsar_is_followed(harness: Harness) -> None:
 async def test_round_levels_brokers(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
-    plan = await node.shedding.cycle()
+    plan = await node.shedding.run_round()
     assert len(plan.steps) == 2
     assert await counts(harness) == [2, 1, 1]
     await is_settled(harness, node)
@@ -114,7 +114,7 @@ async def test_second_round_waits_for_reports_newer_than_the_moves_of_the_first(
     node = await harness.leader()
     await load(harness, node)
     monkeypatch.setattr(report_dates, "MEASUREMENTS", 2)
-    (step, *_) = (await node.shedding.cycle()).steps
+    (step, *_) = (await node.shedding.run_round()).steps
     assert isinstance(step, Unload)
     first, to = step.source, step.destination
     assert to is not None
@@ -139,17 +139,17 @@ async def test_pinned_and_frozen_bundles_stay_in_a_round(harness: Harness) -> No
         lambda controls: replace(controls, pinned={pinned: first}, frozen_bundles={frozen: "it is being looked at"})
     )
     await load(harness, node)
-    plan = await node.shedding.cycle()
+    plan = await node.shedding.run_round()
     assert {step.bundle for step in plan.steps}.isdisjoint({pinned, frozen})
     assert [await harness.pulsar.owner(bundle) for bundle in (pinned, frozen)] == [first, first]
     await node.operators.update_controls(lambda controls: replace(controls, frozen="a migration"))
-    assert (await node.shedding.cycle()).steps == ()
+    assert (await node.shedding.run_round()).steps == ()
 
 
 async def test_moved_load_per_hour_is_limited(harness: Harness) -> None:
     node = await harness.leader(overrides={**NEVER, "loadBalancerMaxLoadMovedPerHourPercentage": "30"})
     await load(harness, node)
-    assert len((await node.shedding.cycle()).steps) == 1
+    assert len((await node.shedding.run_round()).steps) == 1
     assert await counts(harness) == [3, 1, 0] or await counts(harness) == [3, 0, 1]
 
 
@@ -205,14 +205,14 @@ async def test_recorded_rounds_replay_to_the_same_decisions(harness: Harness) ->
     with contextlib.suppress(UnloadFailedError):
         await move(node, harness.pulsar.brokers[1])
     await report(harness, node)
-    assert (await node.shedding.cycle()).steps
+    assert (await node.shedding.run_round()).steps
     await harness.pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false"})
     await eventually(lambda: reasons(node) == [GuardrailReason.PULSAR_SPLITS])
     await report(harness, node)
-    await node.shedding.cycle()
+    await node.shedding.run_round()
     await harness.close()
     history = History(str(harness.folder / "0" / "history"))
     outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
     assert outcome.difference is None
     assert outcome.is_equal
-    assert outcome.compared["shed"] == node.shedding.cycles == 3
+    assert outcome.compared["shed"] == node.shedding.rounds == 3

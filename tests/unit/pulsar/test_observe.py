@@ -50,7 +50,7 @@ async def told(harness: Harness, node: PulsarService, reason: str, moves: int = 
     await eventually(lambda: knows_owners(harness, node), what="every owner is seen as it is in Pulsar's store")
     await eventually(lambda: seen() == moves)
     node.comparison.tick(time.time_ns() // 1_000_000 + 60_000)
-    await node.shedding.begin_cycle()
+    await node.shedding.begin_round()
     await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
     return node.diary.text(100)
 
@@ -99,10 +99,10 @@ async def test_failed_first_round_does_not_end_the_term(harness: Harness, monkey
 
     monkeypatch.setattr("loadmanager.core.planning.shedding_round.propose", fail)
     node = await harness.leader(mode="observe")
-    await eventually(lambda: node.shedding.cycles_failed)
+    await eventually(lambda: node.shedding.rounds_failed)
     monkeypatch.undo()
-    await node.shedding.begin_cycle()
-    assert node.shedding.cycles == 1
+    await node.shedding.begin_round()
+    assert node.shedding.rounds == 1
     assert node.is_leading
     assert not node.failure.done()
 

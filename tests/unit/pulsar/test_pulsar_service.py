@@ -59,7 +59,7 @@ async def move_one(harness: Harness, node: PulsarService) -> None:
 async def test_observing_plans_and_changes_nothing_of_pulsar(harness: Harness) -> None:
     before = await read_all_znodes(harness.pulsar.operator)
     node = await harness.leader(mode="observe", state_store_url="", overrides=OFTEN)
-    await eventually(lambda: node.shedding.cycles >= 3 and bool(said(node, "would_unload")))
+    await eventually(lambda: node.shedding.rounds >= 3 and bool(said(node, "would_unload")))
     assert commands(harness.pulsar) == []
     assert await read_all_znodes(harness.pulsar.operator) == before
     (stop, *_) = said(node, "guardrail")
@@ -150,7 +150,7 @@ async def test_obstacle_to_acting_is_in_status_and_decisions(
 
 async def test_excluded_namespace_is_not_moved(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
-    await eventually(lambda: node.shedding.cycles >= 3)
+    await eventually(lambda: node.shedding.rounds >= 3)
     with pytest.raises(GuardrailError, match=f"{NAMESPACE} is excluded by lm/"):
         await move_one(harness, node)
     assert node.status().acting, "other namespaces are moved"
@@ -171,14 +171,14 @@ async def test_freeze_and_dry_run_are_effective(harness: Harness) -> None:
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await node.stop()
     node = await harness.leader(overrides=NEVER)
-    await node.shedding.cycle()
+    await node.shedding.run_round()
     assert said(node, "would_unload")
     assert said(node, "guardrail") == [], "nothing but the operator stops it"
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=False, frozen="an upgrade"))
-    assert (await node.shedding.cycle()).steps == ()
+    assert (await node.shedding.run_round()).steps == ()
     assert commands(harness.pulsar) == []
     await node.operators.update_controls(lambda controls: replace(controls, frozen=""))
-    await node.shedding.cycle()
+    await node.shedding.run_round()
     assert commands(harness.pulsar) != []
 
 
@@ -253,7 +253,7 @@ async def test_standby_takes_over_and_finishes_moves_of_an_expired_leader(
 async def test_failures_and_moves_of_the_hour_survive_a_restart(harness: Harness) -> None:
     one = await harness.leader(moves_per_hour=2)
     await harness.pulsar.report()
-    await one.shedding.cycle()
+    await one.shedding.run_round()
     assert len((await harness.move_history()).began_s) == 2
     harness.pulsar.faults.refuse("/unload", 412, times=2)
     await fails(harness, one)

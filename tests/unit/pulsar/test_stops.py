@@ -72,7 +72,7 @@ async def test_violated_precondition_stops_rounds_and_moves(
 async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) -> None:
     """A round is planned and shown, a move at an operator's word refused, and nobody asked to let go."""
     before = await counts(harness)
-    plan = await node.shedding.cycle()
+    plan = await node.shedding.run_round()
     for step in plan.steps:
         (entry, *_) = node.decision_log.recent(1, step.bundle)
         assert (entry["kind"], entry["acted"]) == ("would_unload", False)
@@ -96,7 +96,7 @@ async def test_nothing_moves_while_brokers_join_and_leave(harness: Harness) -> N
     assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
     (limit,) = node.actuator.guardrails.limits()
     assert (limit.reason, limit.until_s is None) == (GuardrailReason.BROKERS_SETTLING, False)
-    plan = await node.shedding.cycle()
+    plan = await node.shedding.run_round()
     assert plan.steps
     assert asked(harness.pulsar, "/unload") == []
 
@@ -114,7 +114,7 @@ async def test_excluded_namespaces_stay_and_others_are_moved(harness: Harness) -
     others = await harness.pulsar.add_namespace("lm/other", 4, [harness.pulsar.brokers[0].broker_id])
     node = await harness.leader(excluded_namespaces=("lm/b.*",))
     await load(harness, node)
-    plan = await node.shedding.cycle()
+    plan = await node.shedding.run_round()
     assert {step.bundle for step in plan.steps} <= {*others}
     assert await harness.pulsar.brokers[1].owned() + await harness.pulsar.brokers[2].owned() != []
     with pytest.raises(GuardrailError, match=f"{BUNDLE}: No move because lm/bench is excluded by lm/b"):
@@ -128,7 +128,7 @@ async def test_excluded_namespaces_stay_and_others_are_moved(harness: Harness) -
 async def test_number_of_moves_is_limited(harness: Harness, limit: str, reason: str) -> None:
     node, began_s = await harness.leader(**{limit: 1}), time.time()
     await load(harness, node)
-    assert len((await node.shedding.cycle()).steps) == 2
+    assert len((await node.shedding.run_round()).steps) == 2
     assert sorted(await counts(harness)) == [0, 1, 3]
     assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "guardrail"] == [reason]
     limits = {each.reason: each.until_s for each in node.stuck_monitor.limits}

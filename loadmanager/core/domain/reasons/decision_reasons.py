@@ -84,7 +84,7 @@ class FilterReason(Reason):
 
 
 class ChurnReason(Reason):
-    MOVED_ENOUGH_THIS_CYCLE = entry(
+    MOVED_ENOUGH_THIS_ROUND = entry(
         "No move because its {share_percent} % of all load plus the {moved_percent} % that this round already moves"
         " exceed {=max_load_moved_per_cycle_percentage} %",
         remedy="raise {#max_load_moved_per_cycle_percentage}, or split the bundle",
@@ -296,7 +296,7 @@ class SplitReason(Reason):
         " {=namespace_bundle_split_condition_hit_count_threshold}"
     )
     SPLIT_IN_PROGRESS = entry("No split because a split of a bundle with a common boundary is in progress")
-    SPLIT_CYCLE_FULL = entry(
+    SPLIT_ROUND_FULL = entry(
         f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
         " {=max_number_of_bundles_to_split_per_cycle}"
     )

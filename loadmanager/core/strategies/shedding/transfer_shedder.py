@@ -1,15 +1,15 @@
 """TransferShedder: level the averaged usage of brokers by moving bundles from the most used to the least used.
 
 Source: Pulsar's TransferShedder, the shedder of its extensible load manager. Brokers are sorted by averaged usage. A
-cycle counts a hit if the standard deviation is above a target, or the least used broker is far below the average, or
+round counts a hit if the standard deviation is above a target, or the least used broker is far below the average, or
 the most used one is overloaded and far above it. After more consecutive hits than a threshold, the most used broker
 hands half of the difference, as a share of its throughput, to the least used one; then the next most used broker
 follows. A broker's busiest bundles are tried from the least busy on. The first that does not fit ends the transfer,
 unless bundles of the other broker can be taken in exchange. The last bundle of that list never moves alone. If the
-report of a broker is not newer than the last unload from it by a delay, the whole cycle is skipped. With transfers
+report of a broker is not newer than the last unload from it by a delay, the whole round is skipped. With transfers
 disabled, destinations are left to placement.
 
-The state holds the consecutive hits, the counters of all cycles and the last figures: `{"hits": n, "counters":
+The state holds the consecutive hits, the counters of all rounds and the last figures: `{"hits": n, "counters":
 {"Skip/HitCount": n, ...}, "statistics": [average, standard deviation]}`; `null` there is NaN.
 
 Differs from Pulsar:
@@ -19,7 +19,7 @@ Differs from Pulsar:
 - A broker whose report is too old neither gives nor receives; Pulsar only leaves it out of the average.
 - The published load of an unregistered broker is ignored.
 - Exchanged bundles must be owned by that broker, in no excluded namespace, and not recently unloaded, as all others.
-- Later bundles take the moves of earlier ones in the cycle into account.
+- Later bundles take the moves of earlier ones in the round into account.
 - A broker gives nothing while a bundle is leaving it or has left it since its report. A broker without any usage gives
   nothing; Pulsar would count half of that usage as all of its throughput.
 - Equally used brokers are ordered by name.
@@ -74,7 +74,7 @@ class TransferReason(Reason):
     )
     HIT_COUNT = entry(
         (
-            "No move because usages have been apart for {cycles} cycles, not more than"
+            "No move because usages have been apart for {rounds} rounds, not more than"
             " {=shedding_condition_hit_count_threshold}: deviation {std_percent} %"
             " ({=broker_load_target_std})"
         ),
@@ -106,7 +106,7 @@ _SKIPPED: dict[Reason, str] = {
     TransferReason.NO_LOAD_DATA: "Skip/NoLoadData",
     TransferReason.NO_BROKERS: "Skip/NoBrokers",
 }
-"""Reasons of a cycle without moves, with Pulsar's counters."""
+"""Reasons of a round without moves, with Pulsar's counters."""
 _DONE: dict[Reason, str] = {
     TransferReason.OVERLOADED: "Success/Overloaded",
     TransferReason.UNDERLOADED: "Success/Underloaded",
@@ -143,12 +143,12 @@ class TransferShedder:
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         with np.errstate(all="ignore"):
-            return _Cycle(self.settings, snapshot, state).run()
+            return _Round(self.settings, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """Return points of averaged usage until the broker is the most used one in a cycle that moves load."""
+        """Return points of averaged usage until the broker is the most used one in a round that moves load."""
         with np.errstate(all="ignore"):
-            return _Cycle(self.settings, snapshot, state).find_margin(broker)
+            return _Round(self.settings, snapshot, state).find_margin(broker)
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ class _Transfer:
     taken: list[int] = field(default_factory=list)
 
 
-class _Cycle:
+class _Round:
     """One pass over the cluster. `ascending` are the broker rows by usage; sources are taken from its end."""
 
     def __init__(self, settings: PlannerSettings, snapshot: Snapshot, state: State) -> None:
@@ -231,7 +231,7 @@ class _Cycle:
         return {**margin, "rounds": least} if margin else {}
 
     def _find_fresh(self) -> tuple[BoolArray, tuple[Reason, dict[str, Figure]] | None]:
-        """Return a mask of brokers whose load counts (M,), and the reason if the cycle ends here."""
+        """Return a mask of brokers whose load counts (M,), and the reason if the round ends here."""
         settings, load = self._settings, self._load
         now_ms = round(self._snapshot.taken_at_s * 1000)
         outdated = load.known & (now_ms - load.updated_at_ms > settings.broker_load_data_ttl_in_seconds * 1000)
@@ -419,7 +419,7 @@ class _Cycle:
     def _why_not_yet(self, statistics: LoadStatistics, ascending: list[int]) -> dict[str, Figure]:
         why = self._why(ascending[-1], ascending[0], statistics)
         if self._hits:
-            why["cycles"] = self._hits
+            why["rounds"] = self._hits
             key = KEYS["shedding_condition_hit_count_threshold"]
             why[key] = self._settings.shedding_condition_hit_count_threshold
         return why

@@ -140,7 +140,7 @@ def find_for_extensible(
 ) -> Splits:
     """Apply the extensible rule to the bundles of one broker. `splitting` are namespaces and ranges of pending splits.
 
-    A bundle after the last split of a full cycle keeps its hits, whatever its load.
+    A bundle after the last split of a full round keeps its hits, whatever its load.
     """
     judge = _Judge(settings, divide, topics, bundle_counts)
     after: dict[str, int] = {}
@@ -206,7 +206,7 @@ class _Judge:
     def look_at(
         self, candidate: SplitCandidate, hits: int, splitting: Collection[tuple[str, BundleRange]], *, is_full: bool
     ) -> tuple[Split | None, Verdict, int]:
-        """Apply the extensible rule; returns the new hits too. `is_full`: the cycle has all its splits."""
+        """Apply the extensible rule; returns the new hits too. `is_full`: the round has all its splits."""
         reason = find_reason(candidate, self.settings)
         not_counted = self._find_not_counted(candidate, reason)
         if not_counted is not None:
@@ -215,7 +215,7 @@ class _Judge:
             return None, self.refused(candidate, SplitReason.BELOW_SPLIT_LIMITS), hits if is_full else 0
         if is_full:
             most = {_PER_CYCLE: self.settings.max_number_of_bundles_to_split_per_cycle}
-            return None, self.refused(candidate, SplitReason.SPLIT_CYCLE_FULL, above=LIMIT_KEYS[reason], **most), hits
+            return None, self.refused(candidate, SplitReason.SPLIT_ROUND_FULL, above=LIMIT_KEYS[reason], **most), hits
         count = hits + 1
         not_yet = self._find_not_yet(candidate, reason, count, splitting)
         if not_yet is not None:
