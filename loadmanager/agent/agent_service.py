@@ -153,7 +153,7 @@ class Agent:
 
     async def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
         holder = await self._broker_exit.holder(asked_over)
-        self._stuck.ask_for_lease(self._clock())
+        self._stuck.note_lease_request(self._clock())
         incarnation = self.registration.incarnation
         valid_for_ms = self.registration.grant_lease(holder)
         self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
@@ -193,9 +193,9 @@ class Agent:
 
     def _on_unload_answered(self, bundle: BundleName, refusal: UnloadRefusedError | None) -> None:
         if refusal is None:
-            self._stuck.close_bundle(str(bundle))
+            self._stuck.note_closed(str(bundle))
         else:
-            self._stuck.refuse_to_close(str(bundle), self._clock())
+            self._stuck.note_refusal(str(bundle), self._clock())
 
     def _make_server(self) -> AgentServer:
         """Create the HTTP interfaces. They may serve at once. Without a registration, leases and unloads are 503."""

@@ -124,7 +124,7 @@ class BrokerWatch:
             self.metrics.garbage.labels("broker").inc()
             await self._without_answer(str(error))
         else:
-            self.stuck.read_statistics(stats, self.grants.granted, self.clock())
+            self.stuck.note_statistics(stats, self.grants.granted, self.clock())
             if stats.process == self._dead:
                 return
             if self.stats is None and self.stuck.asks_for_no_lease(self.clock()):
@@ -198,10 +198,10 @@ class StuckDetector:
     _refused: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Times of the first and the last refusal in a row, by bundle."""
 
-    def ask_for_lease(self, now_s: float) -> None:
+    def note_lease_request(self, now_s: float) -> None:
         self._asked_s = now_s
 
-    def read_statistics(self, stats: BrokerStats, granted: int, now_s: float) -> None:
+    def note_statistics(self, stats: BrokerStats, granted: int, now_s: float) -> None:
         """Take statistics and the number of topics granted so far.
 
         Nothing is concluded from statistics without `opening`: they do not say which topics are being opened.
@@ -224,10 +224,10 @@ class StuckDetector:
         self._failed_to_open_s = -math.inf
         self._refused.clear()
 
-    def close_bundle(self, bundle: str) -> None:
+    def note_closed(self, bundle: str) -> None:
         self._refused.pop(bundle, None)
 
-    def refuse_to_close(self, bundle: str, now_s: float) -> None:
+    def note_refusal(self, bundle: str, now_s: float) -> None:
         first_s, last_s = self._refused.get(bundle, (now_s, now_s))
         self._refused[bundle] = (first_s if now_s - last_s <= _APART_S else now_s), now_s
 

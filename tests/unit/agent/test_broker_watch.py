@@ -79,7 +79,7 @@ async def test_broker_whose_port_is_closed_is_lost_at_once(watched: Watched) -> 
 
 async def test_broker_without_lease_requests_is_lost_at_the_third_check(watched: Watched) -> None:
     assert await watched.look_after(0.0)
-    watched.stuck.ask_for_lease(watched.clock())
+    watched.stuck.note_lease_request(watched.clock())
     assert [await watched.look_after(seconds) for seconds in (NO_LEASE_S + 1, 1.0, 1.0)] == [True, True, False]
-    watched.stuck.ask_for_lease(watched.clock())
+    watched.stuck.note_lease_request(watched.clock())
     assert await watched.look_after(1.0)

@@ -24,13 +24,13 @@ def stats(*topics: str, opening: list[str] | None = None, opened: int | None = N
 @pytest.fixture
 def detector() -> StuckDetector:
     detector = StuckDetector(longest_lease_s=3.0)
-    detector.read_statistics(stats(opening=[], opened=0), 0, 0.0)
+    detector.note_statistics(stats(opening=[], opened=0), 0, 0.0)
     return detector
 
 
 def read(detector: StuckDetector, one: BrokerStats, granted: int, times: int = 1) -> str | None:
     for _ in range(times):
-        detector.read_statistics(one, granted, 0.0)
+        detector.note_statistics(one, granted, 0.0)
     return detector.find_fault(0.0)
 
 
@@ -39,17 +39,17 @@ def read(detector: StuckDetector, one: BrokerStats, granted: int, times: int = 1
 
 def test_broker_that_stops_asking_for_leases_is_stuck_until_it_asks(detector: StuckDetector) -> None:
     assert detector.find_fault(1_000.0) is None, "it never asked: it may be another kind of broker"
-    detector.ask_for_lease(0.0)
+    detector.note_lease_request(0.0)
     assert not detector.asks_for_no_lease(NO_LEASE_S)
     assert detector.asks_for_no_lease(NO_LEASE_S + 2)
     assert detector.find_fault(NO_LEASE_S + 2) == "it answers, and has asked for no lease for 12 s"
-    detector.ask_for_lease(NO_LEASE_S + 2)
+    detector.note_lease_request(NO_LEASE_S + 2)
     assert detector.find_fault(NO_LEASE_S + 2) is None
 
 
 def test_allowed_silence_grows_with_the_lease_length() -> None:
     detector = StuckDetector(longest_lease_s=10.0)
-    detector.ask_for_lease(0.0)
+    detector.note_lease_request(0.0)
     assert [detector.asks_for_no_lease(at_s) for at_s in (30.0, 30.1)] == [False, True]
 
 
@@ -74,16 +74,16 @@ async def test_suspended_agent_hears_its_broker_before_declaring_it_lost() -> No
                 await watch.look()
             return watch.process is not None
 
-        detector.ask_for_lease(clock())
+        detector.note_lease_request(clock())
         assert await look(1)
         clock.advance(60.0)
         assert await look(2)
-        detector.ask_for_lease(clock())
+        detector.note_lease_request(clock())
         assert await look(3)
         clock.advance(60.0)
         assert not await look(3)
         assert not await look(3), "it answers, and is not taken back for that"
-        detector.ask_for_lease(clock())
+        detector.note_lease_request(clock())
         assert await look(1)
 
 
@@ -124,26 +124,26 @@ def test_fault_ends_after_a_while(detector: StuckDetector) -> None:
 
 def test_refusing_to_close_a_bundle_for_a_minute_is_a_fault(detector: StuckDetector) -> None:
     for at_s in (0.0, 20.0, 40.0):
-        detector.refuse_to_close(BUNDLE, at_s)
+        detector.note_refusal(BUNDLE, at_s)
         assert detector.find_fault(at_s) is None
-    detector.refuse_to_close(BUNDLE, REFUSED_S)
+    detector.note_refusal(BUNDLE, REFUSED_S)
     assert detector.find_fault(REFUSED_S) == f"it has refused to close {BUNDLE} for 45 s"
     assert detector.find_fault(REFUSED_S + KEPT_S + 1) is None
-    detector.close_bundle(BUNDLE)
+    detector.note_closed(BUNDLE)
     assert detector.find_fault(REFUSED_S) is None
 
 
 def test_refusals_of_different_moves_do_not_add_up(detector: StuckDetector) -> None:
     for at_s in (0.0, 600.0, 1_200.0):
-        detector.refuse_to_close(BUNDLE, at_s)
+        detector.note_refusal(BUNDLE, at_s)
     assert detector.find_fault(1_200.0) is None
 
 
 def test_restarted_broker_is_not_stuck(detector: StuckDetector) -> None:
-    detector.ask_for_lease(0.0)
-    detector.refuse_to_close(BUNDLE, 0.0)
-    detector.refuse_to_close(BUNDLE, 25.0)
-    detector.refuse_to_close(BUNDLE, 50.0)
+    detector.note_lease_request(0.0)
+    detector.note_refusal(BUNDLE, 0.0)
+    detector.note_refusal(BUNDLE, 25.0)
+    detector.note_refusal(BUNDLE, 50.0)
     assert read(detector, stats(opening=[]), granted=1, times=STATISTICS) is not None
     assert read(detector, stats(opening=[], pid=2), granted=1) is None
     assert detector.find_fault(50.0) is None
