@@ -43,10 +43,6 @@ class ServerProcesses:
         self.folder = Path(folder) if folder else None
 
     @property
-    def guardian_pid(self) -> int:
-        return self._guardian.pid
-
-    @property
     def is_closed(self) -> bool:
         return self._guardian.stdin is None or self._guardian.stdin.closed
 

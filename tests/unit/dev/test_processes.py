@@ -26,7 +26,7 @@ from loadmanager.dev.embedded.processes import ServerProcesses
 processes = ServerProcesses("loadmanager-test-")
 folder = processes.folder
 pid = processes.start("one", ["/bin/sleep", "600"], cwd=folder, log=folder / "log")
-print(json.dumps({"pid": pid, "guardian": processes.guardian_pid, "folder": str(folder)}), flush=True)
+print(json.dumps({"pid": pid, "guardian": processes._guardian.pid, "folder": str(folder)}), flush=True)
 sys.stdin.read()
 """
 
@@ -126,7 +126,7 @@ def test_close_ends_everything_and_removes_the_temporary_folder(processes: Serve
     processes.close()
     processes.close()
     assert not any(is_alive(pid) for pid in pids)
-    assert not is_alive(processes.guardian_pid)
+    assert not is_alive(processes._guardian.pid)
     assert not folder.exists()
 
 
@@ -146,21 +146,21 @@ def test_closed_processes_refuse_requests(processes: ServerProcesses) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_guardian_ignores_signals(processes: ServerProcesses, number: signal.Signals) -> None:
     pid = start(processes, SLEEP)
-    os.kill(processes.guardian_pid, number)
+    os.kill(processes._guardian.pid, number)
     assert processes.find_exit_code("one") is None
     assert is_alive(pid)
 
 
 def test_servers_are_in_a_session_of_their_own(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
-    assert os.getsid(pid) == processes.guardian_pid != os.getsid(0)
+    assert os.getsid(pid) == processes._guardian.pid != os.getsid(0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child that its parent has died")
 def test_servers_exit_with_a_killed_guardian(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     folder = folder_of(processes)
-    os.kill(processes.guardian_pid, signal.SIGKILL)
+    os.kill(processes._guardian.pid, signal.SIGKILL)
     eventually_sync(lambda: not is_alive(pid))
     with pytest.raises(EmbeddedServerError, match="guardian of the embedded servers is gone"):
         processes.find_exit_code("one")
