@@ -84,7 +84,7 @@ class BundleCommands:
         elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
             ownership = await self._executor.unload(name, destination, reason)
         elif ownership.state is OwnershipState.FREE and destination is not None:
-            ownership = await self._assigner.give(name, destination, reason)
+            ownership = await self._assigner.assign(name, destination, reason)
         return destination is None or ownership.owner == destination
 
     async def unload_namespace(self, name: NamespaceName) -> None:

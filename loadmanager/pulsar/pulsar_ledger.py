@@ -27,7 +27,7 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.guardrails import PendingMove
 from loadmanager.core.protocol.move_machine import StaleStepError
-from loadmanager.core.protocol.state_machine import Transition
+from loadmanager.core.protocol.state_machine import OwnerChange
 from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -60,7 +60,7 @@ class PulsarLedger:
         self._move_log = move_log
         self._decision_log = decision_log
 
-    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: OwnerChange, reason: str) -> Ownership:
         """Apply a transition (see the table of the module) and return the new ownership in the mirror.
 
         Raises `GuardrailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`,

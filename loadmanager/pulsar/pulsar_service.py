@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 SERVICE = "loadmanager-pulsar"
 """Service name in traces."""
 
-_GIVE_BACK_S = 5.0
+_RESTORE_S = 5.0
 _SHOWN_UNSERVED = 20
 
 
@@ -165,7 +165,7 @@ class PulsarService(Candidate):
 
     async def stop(self) -> None:
         """Hand over and stop; the next leader ends the in-flight moves."""
-        await self._give_back()
+        await self._restore_switches()
         await self._leave()
         await self.executor.abort()
         await asyncio.to_thread(self.recorder.close)
@@ -215,18 +215,18 @@ class PulsarService(Candidate):
         samples = collect_samples(self, self.intake, counters, self.comparison.gauges())
         return replace(samples, splits=count_splits(reshaper))
 
-    async def _give_back(self) -> None:
+    async def _restore_switches(self) -> None:
         """Restore Pulsar's own balancing. On failure log the commands that do so, as there may be no next leader."""
         try:
-            async with asyncio.timeout(_GIVE_BACK_S):
+            async with asyncio.timeout(_RESTORE_S):
                 if self.is_leading:
-                    await self.take_over.give_back()
+                    await self.take_over.restore_switches()
                     return
                 if self.leader_url not in (None, self.service_url) or not await self.take_over.read_undo_commands():
                     return
             why = "this process does not lead, and no other does"
         except (LoadManagerError, TimeoutError) as error:
-            why = str(error) or f"no answer within {_GIVE_BACK_S:g} s"
+            why = str(error) or f"no answer within {_RESTORE_S:g} s"
         if undo_commands := self.take_over.undo_commands():
             log.error("pulsar_balancing_not_restored", error=why, undo_commands=undo_commands)
 

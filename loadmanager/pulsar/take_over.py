@@ -50,7 +50,7 @@ class ConfigurationClient(Protocol):
 
 
 class TakeOver:
-    """Runs for a term; `give_back` restores Pulsar's switches before the term ends."""
+    """Runs for a term; `restore_switches` restores Pulsar's switches before the term ends."""
 
     def __init__(self, admin: ConfigurationClient, record: FencedRecord, settings: PulsarServiceSettings) -> None:
         self._admin = admin
@@ -89,7 +89,7 @@ class TakeOver:
         if self._settings.mode != "act":
             log.warning("pulsar_balancing_left_off", undo_commands=self.undo_commands())
         elif not self._settings.take_over:
-            await self.give_back()
+            await self.restore_switches()
 
     async def run(self, find_on: Callable[[], Collection[str]]) -> None:
         """Call `begin`, then `take` with the switches of `find_on` until the term ends. Failures are retried."""
@@ -126,7 +126,7 @@ class TakeOver:
                     "pulsar_balancing_switched_off", key=key, before=before, undo_commands=[_undo_command(key, before)]
                 )
 
-    async def give_back(self) -> None:
+    async def restore_switches(self) -> None:
         """Restore Pulsar's switches, and switch nothing off afterwards. Raises as `begin`."""
         async with self._turn:
             self._is_over = True

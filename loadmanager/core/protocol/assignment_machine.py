@@ -2,22 +2,23 @@
 
 Bundles are assigned in batches of at most 1,000, one batch at a time. Bundles that lookups wait for come first, the
 backlog fills the rest. All waiting bundles of a namespace share a batch, because its record is written as a whole. A
-batch is decided together and written once per namespace. The next batch sees the results of the last one.
+batch is decided together and written once per namespace. The next batch sees the results of the last one. Each state
+is the field of this name, `_asked` to `_writing`.
 
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
                  AssignmentWanted                                                                           ─▶ ASKED
                  BackgroundAssignmentsWanted                                                                ─▶ BACKLOG
     BACKLOG      AssignmentWanted                                                                           ─▶ ASKED
-    ASKED,       TIME: the last batch is     it is held, its owner is back         Write that it returns    ─▶ WRITTEN
+    ASKED,       TIME: the last batch is     it is held, its owner is back         Write that it returns    ─▶ WRITING
     BACKLOG      over, the bundle is in      it is held, its owner is away         AnswerWaiters: HeldForBroker
                  the next one                it is not held                                                 ─▶ UNDECIDED
-    UNDECIDED    TIME: nothing is WRITTEN                                          DecideAssignments        ─▶ DECIDED
-    DECIDED      AssignmentsDecided          it has a destination                  Write that               ─▶ WRITTEN
+    UNDECIDED    TIME: nothing is WRITING                                          DecideAssignments        ─▶ DECIDING
+    DECIDING     AssignmentsDecided          it has a destination                  Write that               ─▶ WRITING
                                              it has an owner meanwhile             AnswerWaiters: its ownership
                                              else                                  AnswerWaiters: the verdict
                  NotDecided                                                        AnswerWaiters: the error
-    WRITTEN      WriteEnded                  stored                                AnswerWaiters: AssignmentMade
+    WRITING      WriteEnded                  stored                                AnswerWaiters: AssignmentMade
                                              refused, or the outcome is unknown    AnswerWaiters: the error
 
 A lookup for a bundle in the current batch shares its answer. After a write of unknown outcome the caller retries. The
@@ -48,8 +49,8 @@ from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol.state_machine import (
     Mirror,
+    OwnerChange,
     Signal,
-    Transition,
     Write,
     WriteEnded,
     find_gone_owner,
@@ -151,8 +152,8 @@ class AssignmentMachine:
     """Bundles of the current batch without an answer yet."""
     _undecided: DecideAssignments | None = None
     _deciding: DecideAssignments | None = None
-    _writes: set[Write] = field(default_factory=set)
-    _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
+    _writing: set[Write] = field(default_factory=set)
+    _steps: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
     _former: dict[str, Registration] = field(default_factory=dict)
     """Lost owner of each bundle that is being assigned."""
     _actions: list[Action] = field(default_factory=list)
@@ -163,7 +164,7 @@ class AssignmentMachine:
     @property
     def wake_s(self) -> float | None:
         """Return the current time if there is work, so that concurrent requests share a batch; None otherwise."""
-        is_busy = self._deciding is not None or self._writes
+        is_busy = self._deciding is not None or self._writing
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
 
     def is_assigning(self, now_s: float) -> bool:
@@ -185,7 +186,7 @@ class AssignmentMachine:
                 self._deciding = None
                 for bundle in decide.bundles:
                     self._answer(bundle, error)
-            case WriteEnded(write, made) if write in self._writes:
+            case WriteEnded(write, made) if write in self._writing:
                 self._on_written(write, made)
             case Signal.TIME:
                 self._go_on()
@@ -194,7 +195,7 @@ class AssignmentMachine:
 
     def forget(self) -> None:
         """Drop all state at the end of the term. The driver answers the waiting lookups."""
-        for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving, self._former):
+        for kept in (self._asked, self._backlog, self._batch, self._writing, self._steps, self._former):
             kept.clear()
         self._undecided = self._deciding = None
         self._inherited_s = -math.inf
@@ -215,19 +216,19 @@ class AssignmentMachine:
 
     def _begin(self) -> None:
         """Start the next batch: bundles that lookups wait for, then the backlog, each in order of arrival."""
-        asked = self._take_requested()
+        asked = self._take_asked()
         others = list(islice(self._backlog, _BATCH - len(asked)))
         for bundle in others:
             del self._backlog[bundle]
         batch = [*asked, *others]
         self._batch.update(batch)
-        undecided = self._give_back(batch)
+        undecided = self._return_held(batch)
         if undecided:
             self._undecided = DecideAssignments(
                 undecided, frozenset(bundle for bundle in undecided if asked.get(bundle))
             )
 
-    def _take_requested(self) -> dict[str, bool]:
+    def _take_asked(self) -> dict[str, bool]:
         """Take the bundles of the oldest waiting namespaces, up to the batch size. The rest stays in the queue."""
         taken: dict[str, bool] = {}
         while self._asked and len(taken) < _BATCH:
@@ -239,7 +240,7 @@ class AssignmentMachine:
                 self._asked[namespace] = left
         return taken
 
-    def _give_back(self, batch: list[str]) -> list[str]:
+    def _return_held(self, batch: list[str]) -> list[str]:
         """Reassign held bundles to their returned broker, or answer that they are held. Return all other bundles."""
         holds = self.mirror.holds()
         if not holds:
@@ -258,14 +259,14 @@ class AssignmentMachine:
             else:
                 why = Verdict(bundle, PlacementReason.HELD_FOR_OWNER, acted=True, why={"broker": back.broker})
                 returning.append((Assign(bundle, back, PlacementReason.HELD_FOR_OWNER), why))
-        self._give(returning)
+        self._write_owners(returning)
         return others
 
     def _on_decided(self, bundles: list[str], plan: Plan) -> None:
         self._deciding = None
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = {step.bundle: step for step in plan.steps if isinstance(step, Assign)}
-        self._give([(step, verdicts[bundle]) for bundle, step in steps.items()])
+        self._write_owners([(step, verdicts[bundle]) for bundle, step in steps.items()])
         for bundle in bundles:
             if bundle not in steps:
                 self._answer(bundle, self._find_owned(bundle) or verdicts[bundle])
@@ -277,14 +278,14 @@ class AssignmentMachine:
             return None
         return current if self.mirror.is_registered(current.owner) else None
 
-    def _give(self, steps: list[tuple[Assign, Verdict]]) -> None:
-        self._giving.update((step.bundle, (step, why)) for step, why in steps)
-        writes = group_writes({step.bundle: self._giving_of(step) for step, _ in steps}, OwnershipReason.LOOKUP.value)
-        self._writes.update(writes)
+    def _write_owners(self, steps: list[tuple[Assign, Verdict]]) -> None:
+        self._steps.update((step.bundle, (step, why)) for step, why in steps)
+        writes = group_writes({step.bundle: self._assigning(step) for step, _ in steps}, OwnershipReason.LOOKUP.value)
+        self._writing.update(writes)
         self._actions += writes
 
-    def _giving_of(self, step: Assign) -> Transition:
-        def give(current: Ownership, stamp: Stamp) -> Ownership:
+    def _assigning(self, step: Assign) -> OwnerChange:
+        def change(current: Ownership, stamp: Stamp) -> Ownership:
             if not self.mirror.is_registered(step.destination):
                 raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
             former = find_gone_owner(self.mirror, current)
@@ -293,13 +294,13 @@ class AssignmentMachine:
             self._former[step.bundle] = former
             return inherit(current, step.destination, stamp)
 
-        return give
+        return change
 
     def _on_written(self, write: Write, made: Mapping[str, Ownership | Exception]) -> None:
-        self._writes.discard(write)
+        self._writing.discard(write)
         for bundle in write.transitions:
             outcome = made[bundle]
-            (step, why), former = self._giving.pop(bundle), self._former.pop(bundle, None)
+            (step, why), former = self._steps.pop(bundle), self._former.pop(bundle, None)
             if former is not None:
                 self._inherited_s = self._now_s
             self._answer(

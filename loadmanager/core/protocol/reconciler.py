@@ -43,8 +43,8 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.state_machine import (
     Mirror,
+    OwnerChange,
     Signal,
-    Transition,
     Write,
     WriteEnded,
     find_gone_owner,
@@ -190,7 +190,7 @@ class ReconcilerMachine:
         self._writes.update(writes)
         self._actions += writes
 
-    def _freeing(self, bundle: str, owners: set[Registration], former: dict[str, Registration]) -> Transition:
+    def _freeing(self, bundle: str, owners: set[Registration], former: dict[str, Registration]) -> OwnerChange:
         def free(current: Ownership, stamp: Stamp) -> Ownership:
             owner = find_gone_owner(self.mirror, current)
             if owner is None or owner not in owners:

@@ -81,7 +81,7 @@ class Say:
     is_warning: bool = True
 
 
-Transition = Callable[[Ownership, Stamp], Ownership]
+OwnerChange = Callable[[Ownership, Stamp], Ownership]
 """Function from the current ownership to the next; raises `IllegalTransitionError` when it no longer applies."""
 
 
@@ -92,7 +92,7 @@ class Write:
     """
 
     namespace: str
-    transitions: Mapping[str, Transition]
+    transitions: Mapping[str, OwnerChange]
     reason: str
 
 
@@ -104,9 +104,9 @@ class WriteEnded:
     made: Mapping[str, Ownership | Exception]
 
 
-def group_writes(transitions: Mapping[str, Transition], reason: str) -> list[Write]:
+def group_writes(transitions: Mapping[str, OwnerChange], reason: str) -> list[Write]:
     """Group transitions into one write per namespace."""
-    by_namespace: dict[str, dict[str, Transition]] = defaultdict(dict)
+    by_namespace: dict[str, dict[str, OwnerChange]] = defaultdict(dict)
     for bundle, transition in transitions.items():
         by_namespace[namespace_of(bundle)][bundle] = transition
     return [Write(namespace, each, reason) for namespace, each in by_namespace.items()]

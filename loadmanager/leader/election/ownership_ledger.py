@@ -28,7 +28,7 @@ from loadmanager.core.domain.ownership import (
     succession_violations,
     transition_violations,
 )
-from loadmanager.core.protocol.state_machine import Transition
+from loadmanager.core.protocol.state_machine import OwnerChange
 from loadmanager.errors import (
     BundleNotFoundError,
     ConflictError,
@@ -95,7 +95,7 @@ class _Draft:
             self._state, self._ownerships = self._state.with_ownerships(self._ownerships), {}
         return self._state
 
-    def step(self, bundle_range: BundleRange, transition: Transition, stamp: Stamp) -> Ownership:
+    def step(self, bundle_range: BundleRange, transition: OwnerChange, stamp: Stamp) -> Ownership:
         index = self._state.bundles.find_index(bundle_range)
         if index is None:
             raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
@@ -112,7 +112,7 @@ class _Draft:
         self.steps.append((bundle_range, current, following))
         return following
 
-    def step_all(self, transitions: Mapping[BundleRange, Transition], stamp: Stamp) -> Outcomes:
+    def step_all(self, transitions: Mapping[BundleRange, OwnerChange], stamp: Stamp) -> Outcomes:
         """Apply all transitions that can be applied; raises the error of the last one if none can."""
         made: Outcomes = {}
         for bundle_range, transition in transitions.items():
@@ -184,7 +184,7 @@ class OwnershipLedger:
         self.invariants_violated = 0
         self.writes_fenced = 0
 
-    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: OwnerChange, reason: str) -> Ownership:
         """Commit one transition of one bundle; return the stored ownership.
 
         Raises `NotLeaderError` (also `StaleEpochError`), `IllegalTransitionError` when the bundle is in another state
@@ -195,7 +195,7 @@ class OwnershipLedger:
         )
         return made
 
-    async def apply_all(self, namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
+    async def apply_all(self, namespace: str, transitions: Mapping[BundleRange, OwnerChange], reason: str) -> Outcomes:
         """Commit one transition for each of many bundles of a namespace in one write: far cheaper than one by one.
 
         A transition that cannot be made does not stop the others. Raises as `apply`; a transition's own error only if

@@ -102,18 +102,18 @@ class AssignmentDriver:
         """Queue bundles without a waiting caller, behind those with one."""
         self._driver.step(BackgroundAssignmentsWanted(bundles))
 
-    async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
+    async def assign(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
         """Assign a free bundle to this broker for an operator; return the stored ownership.
 
         Raises `IllegalTransitionError` when it is not free or the broker has left, and as `OwnershipLedger.apply`.
         """
 
-        def give(current: Ownership, stamp: Stamp) -> Ownership:
+        def change(current: Ownership, stamp: Stamp) -> Ownership:
             if not self._mirror.is_registered(destination):
                 raise IllegalTransitionError(f"{destination} left while {name} was being given to it")
             return assign(current, destination, stamp)
 
-        stored = await self._ledger.apply(str(name.namespace), name.range, give, reason.value)
+        stored = await self._ledger.apply(str(name.namespace), name.range, change, reason.value)
         self.assignments += 1
         self._decision_log.moved("assign", str(name), reason, epoch=stored.epoch, source=None, destination=destination)
         return stored

@@ -49,7 +49,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.state_machine import Signal, Transition, do_all
+from loadmanager.core.protocol.state_machine import OwnerChange, Signal, do_all
 from loadmanager.errors import (
     DestinationMissedError,
     LoadManagerError,
@@ -85,7 +85,7 @@ class Batch:
 
 
 class OwnershipWriter(Protocol):
-    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: OwnerChange, reason: str) -> Ownership:
         """Commit one transition of one bundle; return the stored ownership.
 
         Raises `IllegalTransitionError`, or a `LoadManagerError`; `OutcomeUnknownError` if it may have happened.

@@ -27,7 +27,7 @@ from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.reporting.contents import Contents, table
 from loadmanager.pipeline.reporting.units import count, number, share, span, times
 
-State = Literal["good", "watch", "bad", "unknown"]
+FleetState = Literal["good", "watch", "bad", "unknown"]
 Trend = Literal["better", "worse", "same", "unknown"]
 
 MINIMUM_S = 3_600.0
@@ -45,7 +45,7 @@ _DEFAULTS = {"usage": HOT, "imbalance": UNEVEN}
 class FleetHealth:
     """State of the fleet, the reason, and the highest usage of the period."""
 
-    state: State
+    state: FleetState
     sentence: str
     highest: str = ""
 
@@ -119,7 +119,7 @@ def _period_with_usage(contents: Contents) -> Period:
     return Period.of(table(contents, "imbalance").dropna(subset="worst_usage"))
 
 
-def _find_trouble(period: Period, used: Period, contents: Contents) -> tuple[State, str] | None:
+def _find_trouble(period: Period, used: Period, contents: Contents) -> tuple[FleetState, str] | None:
     overloaded, exhausted_on = _overloaded(used.now), _exhausted_on(contents)
     uneven = share_of_time(period.now, period.now["max_over_mean"] > threshold(contents, "imbalance"))
     if overloaded > OFTEN_OVERLOADED:
@@ -136,7 +136,7 @@ def _find_trouble(period: Period, used: Period, contents: Contents) -> tuple[Sta
     return None
 
 
-def _find_no_trouble(used: Period, contents: Contents) -> tuple[State, str]:
+def _find_no_trouble(used: Period, contents: Contents) -> tuple[FleetState, str]:
     calm = f"No broker was above {share(threshold(contents, 'usage'))} in any 5 minutes of {used.name}"
     missing = missing_time(used.now, GOOD_MINIMUM_S)
     return ("unknown", f"Too early to tell: {missing} {calm}.") if missing else ("good", f"{calm}, and load was even.")

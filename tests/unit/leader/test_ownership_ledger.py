@@ -26,7 +26,7 @@ from loadmanager.core.domain.ownership import (
     release,
 )
 from loadmanager.core.protocol import reconciler
-from loadmanager.core.protocol.state_machine import Transition
+from loadmanager.core.protocol.state_machine import OwnerChange
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,
@@ -90,7 +90,7 @@ def in_memory_store(node: RunningNode) -> MemoryStore:
     return node.store
 
 
-def giving(owner: Registration) -> Transition:
+def giving(owner: Registration) -> OwnerChange:
     def give(current: Ownership, stamp: Stamp) -> Ownership:
         return assign(current, owner, stamp)
 

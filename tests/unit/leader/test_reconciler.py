@@ -19,7 +19,7 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.protocol import reconciler as reconciler_module
-from loadmanager.core.protocol.state_machine import Transition
+from loadmanager.core.protocol.state_machine import OwnerChange
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.store import paths
@@ -256,7 +256,7 @@ async def test_older_pending_release_does_not_block_a_newer_one() -> None:
         assert leader.ownership(bundle).version == 6, "no third request"
 
 
-def _releasing_to(target: Registration) -> Transition:
+def _releasing_to(target: Registration) -> OwnerChange:
     def begin(current: Ownership, stamp: Stamp) -> Ownership:
         return release(current, target, stamp)
 

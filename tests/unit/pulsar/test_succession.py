@@ -78,7 +78,7 @@ async def test_undo_commands_are_logged_when_nobody_gives_back_the_switches(
     if is_away:
         monkeypatch.setattr(node.store, "get", AsyncMock(side_effect=StoreUnavailableError("away")))
     with capture_logs() as logs:
-        await node._give_back()
+        await node._restore_switches()
     said = [
         (each["event"], each["log_level"], each["undo_commands"])
         for each in logs

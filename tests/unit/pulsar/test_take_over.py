@@ -94,7 +94,7 @@ async def test_only_enabled_switches_are_turned_off_and_all_are_restored(pulsar:
         f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}",
         f"pulsar-admin brokers update-dynamic-config --config {SPLITS} --value true",
     ]
-    await one.give_back()
+    await one.restore_switches()
     assert await pulsar.dynamic() == before
     assert (await ours.remembered(), one.undo_commands()) == ({}, [])
 
@@ -103,7 +103,7 @@ async def test_pulsar_is_not_asked_while_all_switches_are_off(pulsar: FakePulsar
     one = await ours.elect()
     await one.begin()
     await one.take([])
-    await one.give_back()
+    await one.restore_switches()
     assert pulsar.asked == []
     assert await ours.store.get(paths.TAKEN_OVER) is None
 
@@ -129,7 +129,7 @@ async def test_successor_restores_the_values_from_before_the_first_process(pulsa
     successor = await ours.elect()
     await successor.begin()
     await successor.take(SWITCHES)
-    await successor.give_back()
+    await successor.restore_switches()
     assert await pulsar.dynamic() == {SHEDS: "true"}
 
 
@@ -158,7 +158,7 @@ async def test_change_by_an_operator_is_kept_until_the_next_term(pulsar: FakePul
     await pulsar.set_dynamic({SHEDS: "true"})
     await one.take(SWITCHES)
     assert await pulsar.dynamic() == {SHEDS: "true"}
-    await one.give_back()
+    await one.restore_switches()
     assert await pulsar.dynamic() == {SHEDS: "true"}
     await one.begin()
     await one.take([SHEDS])
@@ -195,14 +195,14 @@ async def test_switch_already_off_is_left_alone(pulsar: FakePulsar, ours: Ours) 
     one = await ours.elect()
     await one.begin()
     await one.take([SHEDS])
-    await one.give_back()
+    await one.restore_switches()
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
 async def test_nothing_is_taken_after_giving_back(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
-    await one.give_back()
+    await one.restore_switches()
     await one.take(SWITCHES)
     assert await pulsar.dynamic() == {}
 
@@ -226,7 +226,7 @@ async def test_deposed_process_gives_nothing_back(pulsar: FakePulsar, ours: Ours
     await deposed.take([SHEDS])
     ours.leads.deposed()
     with pytest.raises(NotLeaderError):
-        await deposed.give_back()
+        await deposed.restore_switches()
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
@@ -275,7 +275,7 @@ async def test_take_over_is_retried_until_pulsar_and_the_store_answer(
     pulsar.faults.refuse("/", 503, times=3)
     on.update(SWITCHES)
     await eventually(lambda: len(one.undo_commands()) == 2)
-    await one.give_back()
+    await one.restore_switches()
     assert await pulsar.dynamic() == {}
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -307,5 +307,5 @@ async def test_unreachable_pulsar_is_restored_by_the_next_process(pulsar: FakePu
     for _ in pulsar.brokers:
         pulsar.faults.kill("/values")
     with pytest.raises(PulsarUnreachableError):
-        await one.give_back()
+        await one.restore_switches()
     assert await ours.remembered() == {SHEDS: None}
