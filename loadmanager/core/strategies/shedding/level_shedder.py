@@ -54,7 +54,7 @@ from loadmanager.core.strategies.level.level_load import LevelLoads, compute_hea
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchMove, SearchResult, Task
-from loadmanager.core.strategies.shedding.level_limits import MoveLimits
+from loadmanager.core.strategies.shedding.level_eligibility import MoveEligibility
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     Pick,
     Shed,
@@ -222,14 +222,13 @@ class _Round:
         self._share = carried / total if total > 0 else np.zeros(len(carried))
         self._placed_s = self._placement_times()
         self._rests = (self._placed_s > -math.inf) & ~self._on_crowded_broker()
-        self._limits = MoveLimits(snapshot, settings)
+        self._eligibility = MoveEligibility(snapshot, settings)
         in_need = bool((self._urgent & snapshot.brokers.settled).any())
-        self._limit = find_budget(settings, self._moved_shares(), self._now_s, in_need=in_need)
-        self._budget = self._limit.share
+        self._budget = find_budget(settings, self._moved_shares(), self._now_s, in_need=in_need)
 
     def run(self) -> Shed:
         task = self._task()
-        forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
+        forced, left = find_forced(replace(task, movable=task.movable & self._eligibility.misplaced()))
         found, reason = self._search(replace(left, movable=task.movable), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
@@ -309,25 +308,25 @@ class _Round:
         an exchange.
         """
         snapshot, settled = self._snapshot, self._snapshot.brokers.settled
-        limits = self._limits
+        eligibility = self._eligibility
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
-            movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
+            movable=eligible(snapshot) & eligibility.may_be_shed() & settled[snapshot.bundles.assigned],
             givers=settled,
             receivers=self._receivers,
             share=self._share,
             noise=self._noise,
             target=TARGET_HEAT,
             fills=False,
-            budget=self._budget,
-            classes=limits.classes,
-            owners=limits.owners,
-            limited=limits.limited,
-            topics=limits.topics,
-            topics_left=limits.topics_left,
-            may_move=limits.may_move,
-            made=limits.made,
+            budget=self._budget.share,
+            classes=eligibility.classes,
+            owners=eligibility.owners,
+            limited=eligibility.limited,
+            topics=eligibility.topics,
+            topics_left=eligibility.topics_left,
+            may_move=eligibility.may_move,
+            made=eligibility.made,
         )
 
     def _memory_after_moves(self, moves: list[SearchMove], task: Task, found: SearchResult) -> LevelMemory:
@@ -381,12 +380,12 @@ class _Round:
         if refusal is not None:
             return refusal, {}
         if found.spent:
-            limit, why = self._limit, dict[str, Figure]()
-            if limit.seconds_left is not None:
-                why["seconds_left"] = round(limit.seconds_left)
-            if limit.setting is not None:
-                why["key"] = KEYS[limit.setting]
-            return LevelReason.BUDGET_SPENT, {**why, "budget_percent": 100 * limit.share}
+            budget, why = self._budget, dict[str, Figure]()
+            if budget.seconds_left is not None:
+                why["seconds_left"] = round(budget.seconds_left)
+            if budget.setting is not None:
+                why["key"] = KEYS[budget.setting]
+            return LevelReason.BUDGET_SPENT, {**why, "budget_percent": 100 * budget.share}
         own = self._rests & (self._snapshot.bundles.assigned == broker)
         if not own.any():
             return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}

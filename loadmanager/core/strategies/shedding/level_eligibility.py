@@ -20,7 +20,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.level.search_task import SearchMove
 
 
-class MoveLimits:
+class MoveEligibility:
     """Eligibility by the namespace's isolation policy and anti-affinity group.
 
     Bundles of one class, `classes` (N,), have the same `owners` (K, M). Bundles in an anti-affinity group are `limited`

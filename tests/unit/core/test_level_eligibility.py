@@ -18,7 +18,7 @@ from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.level.search_task import SearchMove
-from loadmanager.core.strategies.shedding.level_limits import MoveLimits
+from loadmanager.core.strategies.shedding.level_eligibility import MoveEligibility
 
 NAMESPACES = ("tenant/free", "tenant/own", "tenant/a", "tenant/b")
 POLICIES = Policies((IsolationPolicy("p", ("tenant/own",), ("x", "y")),), {"tenant/a": "group", "tenant/b": "group"})
@@ -53,30 +53,30 @@ def row_of(given: Snapshot, index: int) -> int:
 
 def test_bundles_have_owner_classes_and_group_members_are_limited() -> None:
     given = owning()
-    limits = MoveLimits(given, settings())
+    eligibility = MoveEligibility(given, settings())
     free, own, a, b = (row_of(given, index) for index in range(4))
-    assert limits.owners[limits.classes[own]].tolist() == [True, True, False]
-    assert limits.owners[limits.classes[free]].tolist() == [False, False, True]
-    assert limits.classes[a] == limits.classes[b]
-    assert limits.limited[[free, own, a, b]].tolist() == [False, False, True, True]
-    assert not limits.may_be_shed()[b]
+    assert eligibility.owners[eligibility.classes[own]].tolist() == [True, True, False]
+    assert eligibility.owners[eligibility.classes[free]].tolist() == [False, False, True]
+    assert eligibility.classes[a] == eligibility.classes[b]
+    assert eligibility.limited[[free, own, a, b]].tolist() == [False, False, True, True]
+    assert not eligibility.may_be_shed()[b]
 
 
 def test_bundle_outside_its_isolation_policy_is_misplaced() -> None:
     given = owning()
     assigned = given.bundles.assigned
-    for row, is_misplaced in enumerate(MoveLimits(given, settings()).misplaced().tolist()):
+    for row, is_misplaced in enumerate(MoveEligibility(given, settings()).misplaced().tolist()):
         namespace = given.bundles.namespaces[given.bundles.namespace[row]]
         assert is_misplaced == ((assigned[row] == 2) == (namespace == "tenant/own"))
-    assert not MoveLimits(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
+    assert not MoveEligibility(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
 
 
 def test_topics_of_moved_bundles_are_subtracted() -> None:
     given = owning()
-    limits = MoveLimits(given, settings(most_topics=9))
-    assert limits.topics_left.tolist() == [2, 2, 4]
-    limits.made(SearchMove(row_of(given, 0), 0, 2))
-    assert limits.topics_left.tolist() == [2, 2, 2]
+    eligibility = MoveEligibility(given, settings(most_topics=9))
+    assert eligibility.topics_left.tolist() == [2, 2, 4]
+    eligibility.made(SearchMove(row_of(given, 0), 0, 2))
+    assert eligibility.topics_left.tolist() == [2, 2, 2]
 
 
 @each_of(
@@ -85,7 +85,7 @@ def test_topics_of_moved_bundles_are_subtracted() -> None:
 )
 def test_movable_bundles_follow_the_filters(most: int, moves: list[tuple[int, int, bool]]) -> None:
     given, rules = owning(), rules_of(settings(), "Level")
-    limits, projection = MoveLimits(given, settings(most)), Projection(given)
+    eligibility, projection = MoveEligibility(given, settings(most)), Projection(given)
     at = given.bundles.assigned.astype(np.int64)
     for index, destination, is_made in moves:
         row = row_of(given, index)
@@ -95,13 +95,13 @@ def test_movable_bundles_follow_the_filters(most: int, moves: list[tuple[int, in
         question = PlacementQuestion(namespace, projection, settings(most), source)
         kept = find_anti_affinity_refusal(rules, question) is not None
         wanted = not kept and bool(allowed_brokers(rules, question)[0][destination])
-        assert limits.may_move((SearchMove(row, source, destination),)) == wanted
+        assert eligibility.may_move((SearchMove(row, source, destination),)) == wanted
         if is_made:
             projection.move(namespace, row, source, destination)
-            limits.made(SearchMove(row, source, destination))
+            eligibility.made(SearchMove(row, source, destination))
             at[row] = destination
 
 
 def test_without_bundles_none_is_misplaced() -> None:
     empty = replace(snapshot({"x": report()}), policies=POLICIES, _derived={})
-    assert not MoveLimits(empty, settings()).misplaced().size
+    assert not MoveEligibility(empty, settings()).misplaced().size
