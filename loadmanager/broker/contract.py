@@ -30,9 +30,9 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
                 UnloadWanted, Leave, END                               Close                             ─▶ CLOSING
     CLOSING     TopicWanted                                            Refuse
                 TopicClosed                                            Confirm unloads that are done     ─▶ unknown
-                NotClosed                                              Deny its unloads                  ─▶ STUCK
+                NotClosed                                              Deny its unloads                  ─▶ NOT_CLOSED
                 the lease lapses        it is not LAPSED yet           Close once more, LAPSED
-    STUCK       UnloadWanted, or a second has passed                   Close                             ─▶ CLOSING
+    NOT_CLOSED  UnloadWanted, or a second has passed                   Close                             ─▶ CLOSING
 
 Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` come first, then the lapse of the lease.
 For all other events the lapse comes first. A broker that was stopped may notice both at once, and must not close a
@@ -68,7 +68,7 @@ class TopicPhase(enum.Enum):
     OPENING = enum.auto()
     OPEN = enum.auto()
     CLOSING = enum.auto()
-    STUCK = enum.auto()
+    NOT_CLOSED = enum.auto()
 
 
 class CloseReason(enum.StrEnum):
@@ -321,7 +321,7 @@ class Contract:
     _held: dict[str, _Held] = field(default_factory=dict)
     _unloads: dict[int, set[str]] = field(default_factory=dict)
     """By number, the topics that each unload still waits for."""
-    _stuck: dict[str, float] = field(default_factory=dict)
+    _close_again_s: dict[str, float] = field(default_factory=dict)
     """Times at which to retry failed closes."""
     _to_do: list[Action] = field(default_factory=list)
 
@@ -343,7 +343,7 @@ class Contract:
         """Time of the next TIME event."""
         ask_s = self._ask_s if self._asked_s is None else math.inf
         lapse_s = math.inf if self._has_lapsed else self.lease_until_s
-        return min(ask_s, lapse_s, *self._stuck.values())
+        return min(ask_s, lapse_s, *self._close_again_s.values())
 
     def step(self, event: Event, now_s: float) -> list[Action]:
         """Return the actions for an event; the module documents the order within a step."""
@@ -400,7 +400,7 @@ class Contract:
         if self._asked_s is None and now_s >= self._ask_s:
             self._asked_s = now_s
             self._to_do.append(AskLease(self._timeout_s))
-        for topic in [topic for topic, retry_s in self._stuck.items() if now_s >= retry_s]:
+        for topic in [topic for topic, retry_s in self._close_again_s.items() if now_s >= retry_s]:
             self._close(topic, self._held[topic])
 
     def _on_lease_granted(self, lease: Leased, now_s: float) -> None:
@@ -473,7 +473,7 @@ class Contract:
         held = self._held.get(topic)
         if self._is_ending:
             self._to_do.append(Refuse(topic, Refusal.ENDING))
-        elif held is not None and held.phase in (TopicPhase.CLOSING, TopicPhase.STUCK):
+        elif held is not None and held.phase in (TopicPhase.CLOSING, TopicPhase.NOT_CLOSED):
             self._to_do.append(Refuse(topic, Refusal.CLOSING))
         elif self.serves(topic, now_s):
             self._to_do.append(Serve(topic))
@@ -541,12 +541,12 @@ class Contract:
     def _close(self, topic: str, held: _Held) -> None:
         assert held.reason is not None, "a closing has a reason"
         held.phase = TopicPhase.CLOSING
-        self._stuck.pop(topic, None)
+        self._close_again_s.pop(topic, None)
         self._to_do.append(Close(topic, held.reason, held.unload))
 
     def _not_closed(self, event: NotClosed, held: _Held, now_s: float) -> None:
-        held.phase = TopicPhase.STUCK
-        self._stuck[event.topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
+        held.phase = TopicPhase.NOT_CLOSED
+        self._close_again_s[event.topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
         for number in [number for number, waiting in self._unloads.items() if event.topic in waiting]:
             del self._unloads[number]
             self._to_do.append(Deny(number, event.why))

@@ -391,7 +391,7 @@ def test_failed_close_is_denied_and_retried(broker: LeasedContract) -> None:
     assert broker.step(NotClosed(T, "disk full")) == []
     assert broker.step(NotClosed(U, "never open")) == []
     assert broker.step(TopicClosed(T)) == [], "nobody was asked to"
-    assert (phase_of(broker.contract, T), broker.serves()) == (TopicPhase.STUCK, False)
+    assert (phase_of(broker.contract, T), broker.serves()) == (TopicPhase.NOT_CLOSED, False)
     again = unload(T, number=3)
     assert broker.step(again) == [Close(T, CloseReason.UNLOADED, again)]
     broker.step(NotClosed(T, "disk full"))
