@@ -2,12 +2,6 @@
 
 It has two parts because the first may take long, and moves completed in the meantime count for the limits.
 
-A slow average delays the relief of an overloaded broker by several rounds, and causes a second relief of a broker that
-was relieved already. So averages restart at the current usage for brokers above
-`loadBalancerBrokerOverloadedThresholdPercentage`, for sources and destinations of a round, and for brokers that have
-not reported since. Differs from Pulsar, where averages continue. A decision on a dump uses the averages of the dump; a
-dump of our own cluster omits those that the next round resets.
-
 `plan_as_pulsar` emulates a round of Pulsar's leader on the same cluster. Strategies and filters are ours, which decide
 as Pulsar's do. Our additions are left out: operator controls, report validation, waiting for a report after a move,
 resets of averages, limits on churn. The owner is also a candidate for a shed bundle; if it is chosen, the bundle stays.
@@ -19,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,51 +22,12 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.fleet_load import share_of
-from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.report_validation import NO_FAULTS
-from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State, plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import find_hold
-from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
-
-_NAME = ThresholdShedder.__name__
-
-
-def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) -> State:
-    """Return the strategies' memory at the start of a round, with the averages of overloaded brokers reset."""
-    if _NAME not in state:
-        return state
-    overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)
-    return reset_averages(state, {snapshot.brokers.ids[row] for row in np.flatnonzero(overloaded).tolist()})
-
-
-def are_overloaded(usage: FloatArray, settings: PlannerSettings) -> BoolArray:
-    """Return a mask of usages (fractions) that are too high to wait for an average."""
-    return usage * 100 > settings.broker_overloaded_threshold_percentage
-
-
-def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
-    """Return the strategies' memory after a round, with the averages of sources and destinations reset."""
-    if _NAME not in state:
-        return state
-    brokers = snapshot.brokers
-    waiting = ~brokers.settled | (brokers.preallocated != 0).any(axis=1)
-    moving = {brokers.ids[row] for row in np.flatnonzero(waiting).tolist()}
-    for step in plan.steps:
-        if isinstance(step, Unload):
-            moving.add(step.source.broker)
-        if step.destination is not None:
-            moving.add(step.destination.broker)
-    return reset_averages(state, moving)
-
-
-def reset_averages(state: State, brokers: AbstractSet[str]) -> State:
-    """Return the strategies' memory without the averages of these brokers."""
-    usage = state.get(_NAME, {}).get("usage", {})
-    if brokers.isdisjoint(usage):
-        return state
-    return {**state, _NAME: {"usage": {broker: entry for broker, entry in usage.items() if broker not in brokers}}}
+from loadmanager.core.strategies.shedding.threshold_shedder import after_round, before_round
 
 
 @dataclass(frozen=True, slots=True, eq=False)

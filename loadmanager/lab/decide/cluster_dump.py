@@ -22,7 +22,7 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.load import percent_usage, weighted_max_usage
-from loadmanager.core.planning.shedding_round import are_overloaded, reset_averages
+from loadmanager.core.strategies.shedding.threshold_shedder import are_overloaded, reset_averages
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.record_collector import Collected, walk, without_empty_averages
 from loadmanager.store import paths

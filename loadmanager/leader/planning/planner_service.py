@@ -26,6 +26,7 @@ from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, 
 from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary, DecidedRound, certify
 from loadmanager.core.planning.decision_kinds import DECISIONS, merged, read_choice
 from loadmanager.core.planning.shedding_round import Proposal, Round
+from loadmanager.core.strategies.shedding.threshold_shedder import before_round
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
@@ -202,7 +203,7 @@ class PlannerService:
     def look(self) -> DecisionInput:
         """Return a copy of all inputs of a decision, for explanations; changing it affects no decision."""
         snapshot, settings = self._shown_snapshot(), self._live.planner
-        state = {**shedding.before_round(self.state, snapshot, settings), **self.churn.state}
+        state = {**before_round(self.state, snapshot, settings), **self.churn.state}
         return DecisionInput(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:

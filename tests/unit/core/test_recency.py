@@ -9,9 +9,8 @@ from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
-from loadmanager.core.planning.shedding_round import after_round, before_round
 from loadmanager.core.strategies.shedding.avg_shedder import AvgSheddingReason
-from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason, after_round, before_round
 
 A, B, C = broker("a"), broker("b"), broker("c")
 SETTINGS = PlannerSettings(broker_overloaded_threshold_percentage=85)

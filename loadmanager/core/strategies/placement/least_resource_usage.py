@@ -57,10 +57,10 @@ class LeastResourceUsageWithWeight:
         snapshot = projection.snapshot
         remembered = restore_averages(snapshot, state)
         if not len(candidates):
-            following = _to_remember(snapshot, remembered) if "usage" in state else state
+            following = remember_averages(snapshot, remembered) if "usage" in state else state
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, following)
         averages = self._advance(candidates, snapshot, remembered)
-        following = _to_remember(snapshot, averages)
+        following = remember_averages(snapshot, averages)
         return choose(candidates, averages[candidates], candidates, self.settings, following, rng)
 
     def _advance(self, candidates: Rows, snapshot: Snapshot, remembered: FloatArray) -> FloatArray:
@@ -125,8 +125,8 @@ def restore_averages(snapshot: Snapshot, state: State) -> FloatArray:
     return averages
 
 
-def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
-    """Return the moving averages of brokers that were candidates since they registered."""
+def remember_averages(snapshot: Snapshot, averages: FloatArray) -> State:
+    """Return the state that holds the known averages of (M,)."""
     pairs = map(list, zip(_incarnations(snapshot), averages.tolist(), strict=True))
     known = np.isfinite(averages).tolist()
     return {"usage": dict(compress(zip(snapshot.brokers.ids, pairs, strict=True), known))}

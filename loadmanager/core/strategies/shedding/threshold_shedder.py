@@ -15,22 +15,29 @@ of their names, and of equally used brokers the first by name counts as the most
 bundle is leaving it or has left it since its report. As in Pulsar, the lower-boundary mode advances the moving averages
 a second time.
 
+Averages also restart at the current usage, unlike in Pulsar: before a round those of brokers above
+`loadBalancerBrokerOverloadedThresholdPercentage`; after it those of its sources and destinations, and of brokers that
+have not reported since a move. A slow average would delay the relief of an overloaded broker by several rounds, and
+relieve a broker twice. A decision on a dump uses the averages of the dump; a dump of our own cluster omits those that
+the next round resets.
+
 A threshold without a configured value is multiplied by mean load / reference load, at most 1 (`core.model.fleet_load`).
 Limits on churn may block moves that are decided here (`core.planning.churn`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.strategies.placement.least_resource_usage import restore_averages
+from loadmanager.core.strategies.placement.least_resource_usage import remember_averages, restore_averages
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     MARGIN,
     MIB,
@@ -66,7 +73,7 @@ class ThresholdShedder:
         mean = _mean(averages)
         if mean == 0:
             idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
-            return Shed((), (idle,), _to_remember(snapshot, averages))
+            return Shed((), (idle,), remember_averages(snapshot, averages))
         hot, verdicts = self._find_hot(snapshot, averages, mean)
         picks, decided = relieve(snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE)
         verdicts |= {verdict.subject: verdict for verdict in decided}
@@ -74,7 +81,7 @@ class ThresholdShedder:
             averages = self._advance(snapshot, averages)
             picks, decided = self._shed_from_most_used(snapshot, averages)
             verdicts |= {verdict.subject: verdict for verdict in decided}
-        return Shed(tuple(picks), tuple(verdicts.values()), _to_remember(snapshot, averages))
+        return Shed(tuple(picks), tuple(verdicts.values()), remember_averages(snapshot, averages))
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return points of averaged usage, which follows the usage; without the lower-boundary mode."""
@@ -155,6 +162,40 @@ def _mean(averages: FloatArray) -> float:
     return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
 
 
-def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
-    pairs = zip(snapshot.brokers.registrations, averages.tolist(), strict=True)
-    return {"usage": {registration.broker: [registration.incarnation, average] for registration, average in pairs}}
+_NAME = ThresholdShedder.__name__
+
+
+def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) -> State:
+    """Return the strategies' memory at the start of a round, with the averages of overloaded brokers reset."""
+    if _NAME not in state:
+        return state
+    overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)
+    return reset_averages(state, {snapshot.brokers.ids[row] for row in np.flatnonzero(overloaded).tolist()})
+
+
+def are_overloaded(usage: FloatArray, settings: PlannerSettings) -> BoolArray:
+    """Return a mask of usages (fractions) that are too high to wait for an average."""
+    return usage * 100 > settings.broker_overloaded_threshold_percentage
+
+
+def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
+    """Return the strategies' memory after a round, with the averages of sources and destinations reset."""
+    if _NAME not in state:
+        return state
+    brokers = snapshot.brokers
+    waiting = ~brokers.settled | (brokers.preallocated != 0).any(axis=1)
+    moving = {brokers.ids[row] for row in np.flatnonzero(waiting).tolist()}
+    for step in plan.steps:
+        if isinstance(step, Unload):
+            moving.add(step.source.broker)
+        if step.destination is not None:
+            moving.add(step.destination.broker)
+    return reset_averages(state, moving)
+
+
+def reset_averages(state: State, brokers: AbstractSet[str]) -> State:
+    """Return the strategies' memory without the averages of these brokers."""
+    usage = state.get(_NAME, {}).get("usage", {})
+    if brokers.isdisjoint(usage):
+        return state
+    return {**state, _NAME: {"usage": {broker: entry for broker, entry in usage.items() if broker not in brokers}}}
