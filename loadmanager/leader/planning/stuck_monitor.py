@@ -56,7 +56,7 @@ class StuckMonitor:
         try:
             await self.look()
         except Exception:
-            log.exception("standstill_check_failed")
+            log.exception("stuck_check_failed")
 
     async def look(self) -> None:
         snapshot = self._planner.snapshot()
