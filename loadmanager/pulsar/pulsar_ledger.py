@@ -88,7 +88,7 @@ class PulsarLedger:
             found = self._mirror.find_ownership(bundle)
             if found is not None and found.state is OwnershipState.RELEASING:
                 self._store_ownership(
-                    name, _with_owner(replace(found, version=found.version + 1), self._intake.owners.get(bundle))
+                    name, _with_owner(found._replace(version=found.version + 1), self._intake.owners.get(bundle))
                 )
 
     async def _begin(self, name: BundleName, current: Ownership, released: Ownership) -> Ownership:
@@ -143,4 +143,4 @@ def _move_of(released: Ownership) -> PendingMove:
 def _with_owner(ownership: Ownership, owner: Registration | None) -> Ownership:
     """Return the ownership with the owner that Pulsar names."""
     state = OwnershipState.FREE if owner is None else OwnershipState.OWNED
-    return replace(ownership, state=state, owner=owner, destination=None)
+    return ownership._replace(state=state, owner=owner, destination=None)

@@ -299,7 +299,7 @@ def merge_as_json(merge: Merge) -> dict[str, Any]:
 
 def question_as_json(question: SplitQuestion) -> dict[str, Any]:
     return {
-        "lookedAt": [[astuple(broker), [*map(_split_as_json, own)]] for broker, own in question.looked_at],
+        "lookedAt": [[broker, [*map(_split_as_json, own)]] for broker, own in question.looked_at],
         "counts": question.counts,
         "topics": {bundle: [topic[:4] for topic in topics] for bundle, topics in question.topics.items()},
         "inProgress": sorted([namespace, str(own)] for namespace, own in question.in_progress),

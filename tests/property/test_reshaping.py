@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import TypeVar
 
@@ -161,7 +161,7 @@ class ReshapedNamespace:
             return is_acknowledged or not self.is_registered(ownership.owner)
 
         def end(current: Ownership) -> Ownership:
-            reached = current if self.is_registered(current.destination) else replace(current, destination=None)
+            reached = current if self.is_registered(current.destination) else current._replace(destination=None)
             return complete(reached, self.stamp())
 
         self.step(has_let_go, end)

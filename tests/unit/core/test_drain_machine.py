@@ -208,7 +208,7 @@ def test_drain_renewed_between_two_scans_is_a_new_drain(leader: DrainsHarness) -
 def test_drain_ends_when_another_process_of_the_broker_registers(leader: DrainsHarness) -> None:
     leader.draining("t/1", broker=B)
     leader.controls = drained(A, B)
-    leader.registrations[B.broker] = replace(B, incarnation=9)
+    leader.registrations[B.broker] = B._replace(incarnation=9)
     leader.processes[B.broker] += 1
     end = EndDrain(B.broker, 50.0)
     asked = GiveAway((A.broker,), 3, frozenset({"t/1"}))
@@ -231,7 +231,7 @@ def test_a_lost_session_ends_no_drain(leader: DrainsHarness, is_new: bool) -> No
     leader.controls = drained(A)
     leader.registrations.pop(A.broker)
     assert leader.look() == [], "there is nothing to give away meanwhile"
-    leader.registrations[A.broker] = replace(A, incarnation=9)
+    leader.registrations[A.broker] = A._replace(incarnation=9)
     (asked,) = leader.look()
     assert isinstance(asked, GiveAway)
     assert asked.brokers == (A.broker,)
@@ -251,7 +251,7 @@ def test_unknown_process_does_not_end_a_drain(leader: DrainsHarness, ordered: in
 def test_steps_for_a_former_registration_do_not_begin(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
-    back = replace(A, incarnation=9)
+    back = A._replace(incarnation=9)
     assert leader.step(DrainPlanned(plan(away("t/1", back), away("t/2", C)))) == []
 
 

@@ -125,7 +125,7 @@ def test_one_merge_per_namespace_and_round() -> None:
 def test_candidates_combine_the_owners_report_with_long_term_rates() -> None:
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
     names = state.bundle_names()
-    ownerships = (owned(A), replace(owned(A), since_ms=40_000), owned(B), releasing(A))
+    ownerships = (owned(A), owned(A)._replace(since_ms=40_000), owned(B), releasing(A))
     reported = report({names[0]: (1.0, 2.0, 3.0, 4.0), names[2]: (9.0,) * 4}, topics_per_bundle=7)
     model = ClusterModel()
     model.set_namespace("t/ns", names, ownerships)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,7 +130,7 @@ def test_each_write_has_its_reason(leader: MovesHarness) -> None:
     assert why() == "admin_unload"
     leader.commit()
     leader.to_do.clear()
-    move.released = leader.records["t/ns/b"] = replace(move.get_released(), reason="as it was released")
+    move.released = leader.records["t/ns/b"] = move.get_released()._replace(reason="as it was released")
     leader.step(OwnerAnswered(move, None))
     assert why() == "as it was released"
     leader.to_do.clear()

@@ -123,7 +123,7 @@ def test_releasing_bundle_is_neither_split_nor_merged() -> None:
 def test_text_of_an_ownership() -> None:
     assert str(FREE) == "Free at version 0"
     assert str(owned(A, 3)) == f"Owned by {A} at version 3"
-    assert str(replace(releasing(A, B), version=4)) == f"Releasing by {A} for {B} at version 4"
+    assert str(releasing(A, B)._replace(version=4)) == f"Releasing by {A} for {B} at version 4"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_step_is_refused_when_its_bundle_has_changed(leader: PlansHarness) -> No
     leader.at_a_time = 1
     kept = plan()
     (begun,) = leader.execute(kept)
-    assert leader.refuse(begun, replace(OWNED, version=3)) == [PlanEnded(kept)]
+    assert leader.refuse(begun, OWNED._replace(version=3)) == [PlanEnded(kept)]
     assert (states(kept)[0], kept.steps[0].error) == ("not_begun", "it is at version 3, and not at 1")
 
 
@@ -170,7 +170,7 @@ def test_hash_covers_all_inputs_of_a_step_and_is_stable() -> None:
     steps = [{"bundle": f"t/{n}", "version": 1, "source": ["a:1", 1], "destination": ["b:1", 2]} for n in range(3)]
     content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
     assert plan().hash == hashlib.sha256(content).hexdigest()
-    other_life = replace(plan(1), steps=(step(0, destination=replace(B, incarnation=9)),))
+    other_life = replace(plan(1), steps=(step(0, destination=B._replace(incarnation=9)),))
     west = orjson.dumps({"cluster": "west", "kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
     assert replace(plan(), cluster="west").hash == hashlib.sha256(west).hexdigest()
     assert len({plan(1).hash, plan(2).hash, plan(1, "drain").hash, plan(1, version=2).hash, other_life.hash}) == 5

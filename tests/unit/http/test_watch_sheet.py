@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -102,7 +102,7 @@ class ChangingMirror:
         """One thing that can happen, to the bundle or broker at a place; nothing, where it cannot."""
         broker = (B1, B2)[where % 2]
         if what == "come":
-            self.come(replace(broker, incarnation=20 + where), f"host-{where}")
+            self.come(broker._replace(incarnation=20 + where), f"host-{where}")
         elif what == "leave":
             self.mirror.drop_broker(broker.broker)
         elif what == "delete":
@@ -226,6 +226,6 @@ def test_record_without_news_is_no_change() -> None:
     changing.look(sheet)
     before = sheet.id
     state = changing.mirror.namespaces[NAME].state
-    changing.put(state.with_ownerships({0: replace(state.ownerships[0], reason="another", since_ms=5)}))
+    changing.put(state.with_ownerships({0: state.ownerships[0]._replace(reason="another", since_ms=5)}))
     assert not changing.look(sheet)
     assert sheet.id == before

@@ -149,7 +149,7 @@ async def test_requests_depend_on_the_observed_owner(
 
 async def test_move_without_a_destination_ends_with_the_unload() -> None:
     pulsar = Scripted([A])
-    assert await owners(pulsar).ask(NAME, replace(RELEASED, destination=None), 60.0) is None
+    assert await owners(pulsar).ask(NAME, RELEASED._replace(destination=None), 60.0) is None
     assert pulsar.asked == ["unload to None"]
 
 
@@ -295,7 +295,7 @@ async def test_bundle_at_its_source_is_a_miss_only_after_its_unload(end: object,
 async def test_bundle_that_moved_meanwhile_is_not_released() -> None:
     written = await Written.begin()
     entry = written.mirror.get_namespace("t/ns")
-    moved = replace(entry.state.ownerships[0], owner=C, version=2)
+    moved = entry.state.ownerships[0]._replace(owner=C, version=2)
     releasing = asyncio.create_task(written.release())
     await asyncio.sleep(0)
     written.mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({0: moved})))
