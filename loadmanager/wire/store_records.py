@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Annotated, Any, NotRequired
 
 import orjson
 from pydantic import Field, JsonValue, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, cut_at
-from loadmanager.core.domain.names import (
-    BrokerId,
-    BundleRange,
-    InvalidNameError,
-    NamespaceName,
-    parse_broker_id,
-)
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles
+from loadmanager.core.domain.names import InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 _BOUNDARIES_KEPT = 1_024
+_DIVISIONS_KEPT = 64
+_REGISTRATIONS_KEPT = 16_384
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
-NOBODY_REGISTERED: Mapping[BrokerId, Registration] = MappingProxyType({})
 
 
 class BundlesData(WireModel):
@@ -104,78 +96,47 @@ def _entry(ownership: Ownership) -> dict[str, Any]:
     return entry
 
 
-def decode_namespace(
-    name: NamespaceName, data: bytes, where: str, registered: Mapping[BrokerId, Registration] = NOBODY_REGISTERED
-) -> NamespaceState:
-    """Decode a namespace's record; raises `InvalidRecordError` if it is invalid, or does not cover the hash space.
-
-    To save memory, owners that are `registered` become the same objects as there, and equal values of a record become
-    one object: a node has all records in memory.
-    """
+def decode_namespace(name: NamespaceName, data: bytes, where: str) -> NamespaceState:
+    """Decode a namespace's record; raises `InvalidRecordError` if it is invalid, or does not cover the hash space."""
     record = parse_model(NamespaceRecord, data, where)
-    values = _Values(registered)
     try:
-        bundles = cut_at(parse_boundaries(record.bundles.boundaries), record.hash_function)
-        positions = {text: index for index, text in enumerate(bundles.range_texts())}
-        entries = [FREE] * len(bundles)
-        for text, entry in record.ownership.items():
-            entries[_position(positions, text)] = values.of(entry)
+        bundles = _bundles_of(tuple(record.bundles.boundaries), record.hash_function)
+        entries, texts = record.ownership, bundles.range_texts()
+        ownerships = tuple([_ownership_of(entries[text]) if text in entries else FREE for text in texts])
     except InvalidNameError as error:
         raise InvalidRecordError(f"{where}: {error}") from None
-    return NamespaceState(name, bundles, tuple(entries))
+    if unknown := entries.keys() - set(texts):
+        raise InvalidRecordError(f"{where}: ownership of {min(unknown)[:40]!r}: no such bundle among the boundaries")
+    return NamespaceState(name, bundles, ownerships)
 
 
-class _Values:
-    """Decoded entries of one namespace record."""
-
-    def __init__(self, registered: Mapping[BrokerId, Registration]) -> None:
-        self._registered = registered
-        self._lives: dict[tuple[str, int], Registration] = {}
-        self._ownerships: dict[tuple[object, ...], Ownership] = {}
-
-    def of(self, entry: OwnershipRecord) -> Ownership:
-        """Decode the entries; raises `InvalidNameError`."""
-        key = tuple(entry.items())
-        ownership = self._ownerships.get(key)
-        if ownership is None:
-            ownership = self._ownerships[key] = self._read(entry)
-        return ownership
-
-    def _read(self, entry: OwnershipRecord) -> Ownership:
-        state, owner = entry["state"], self._life(entry.get("owner"), entry.get("incarnation"))
-        if (owner is None) != (state is OwnershipState.FREE):
-            raise InvalidNameError(f"state {state} with owner {entry.get('owner')!r}: only a free bundle has no owner")
-        destination = self._life(entry.get("destination"), entry.get("destinationIncarnation"))
-        reason = entry.get("reason", "")
-        return Ownership(state, owner, destination, entry["version"], entry["epoch"], entry["since"], reason)
-
-    def _life(self, broker: str | None, incarnation: int | None) -> Registration | None:
-        if broker is None:
-            return None
-        known = self._registered.get(BrokerId(broker))
-        if known is not None and known.incarnation == incarnation:
-            return known
-        key = (broker, incarnation or 0)
-        life = self._lives.get(key)
-        if life is None:
-            life = self._lives[key] = Registration(parse_broker_id(broker), incarnation or 0)
-        return life
+@lru_cache(_DIVISIONS_KEPT)
+def _bundles_of(boundaries: tuple[str, ...], hash_function: HashFunction) -> NamespaceBundles:
+    """Return a shared object per division: most namespaces are divided alike."""
+    return NamespaceBundles(parse_boundaries(boundaries), hash_function)
 
 
-def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
+def _ownership_of(entry: OwnershipRecord) -> Ownership:
+    state, owner = entry["state"], _registration_of(entry.get("owner"), entry.get("incarnation"))
+    if (owner is None) != (state is OwnershipState.FREE):
+        raise InvalidNameError(f"state {state} with owner {entry.get('owner')!r}: only a free bundle has no owner")
+    destination = _registration_of(entry.get("destination"), entry.get("destinationIncarnation"))
+    reason = entry.get("reason", "")
+    return Ownership(state, owner, destination, entry["version"], entry["epoch"], entry["since"], reason)
+
+
+@lru_cache(_REGISTRATIONS_KEPT)
+def _registration_of(broker: str | None, incarnation: int | None) -> Registration | None:
+    """Return a shared object per registration: a node has an owner for each bundle in memory."""
+    return None if broker is None else Registration(parse_broker_id(broker), incarnation or 0)
+
+
+def parse_boundaries(texts: Sequence[str]) -> tuple[int, ...]:
     """Parse boundaries; raises `InvalidNameError` for the first that is not `0x` and hexadecimal digits."""
     for text in texts:
         if not _HEXADECIMAL.fullmatch(text):
             raise InvalidNameError(f"boundaries: {text[:40]!r}: expected 0x and up to 8 hexadecimal digits")
     return tuple(int(text, 16) for text in texts)
-
-
-def _position(positions: Mapping[str, int], text: str) -> int:
-    index = positions.get(text)
-    if index is None:
-        BundleRange.parse(text)  # raises with the fault
-        raise InvalidNameError(f"ownership of {text}: no such bundle among the boundaries")
-    return index
 
 
 class LeaderRecord(WireModel):

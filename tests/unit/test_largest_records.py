@@ -10,7 +10,7 @@ import pytest
 from loadmanager.agent.host_usage import NOTHING_KNOWN
 from loadmanager.agent.reporter import build_report, identity_of, pack_report
 from loadmanager.config.agent_settings import AgentSettings
-from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, cut_at
+from loadmanager.core.domain.bundles import MAX_BUNDLES, NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.model.load import BundleAverages, TimeMean
@@ -26,9 +26,7 @@ RNG = np.random.default_rng(1)
 NAME = NamespaceName.parse("tenant/namespace")
 SETTINGS = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
 IDENTITY = identity_of(SETTINGS, "http://127.0.0.1:9090", "here/1")
-BUNDLES = cut_at(
-    (0, *np.unique(RNG.integers(1, 2**32 - 1, MAX_BUNDLES - 1)).tolist(), 2**32 - 1), HashFunction.MURMUR3_32
-)
+BUNDLES = NamespaceBundles((0, *np.unique(RNG.integers(1, 2**32 - 1, MAX_BUNDLES - 1)).tolist(), 2**32 - 1))
 RANGES = list(BUNDLES.range_texts())
 NAMES = [f"{NAME}/{text}" for text in RANGES]
 

@@ -42,7 +42,7 @@ def topic_hash(topic: str, function: HashFunction) -> int:
 
 
 _HASHES = HASH_SPACE_END + 1
-_CUTS_KEPT = 1_024
+_TEXTS_KEPT = 1_024
 MAX_BUNDLES = 1 << 14
 """Maximum bundles per namespace: its record, with an owner for each, has to fit into one znode."""
 
@@ -124,13 +124,7 @@ class NamespaceBundles:
         return replace(self, boundaries=self.boundaries[: index + 1] + self.boundaries[index + 2 :])
 
 
-@lru_cache(maxsize=_CUTS_KEPT)
-def cut_at(boundaries: tuple[int, ...], hash_function: HashFunction) -> NamespaceBundles:
-    """Return a shared object per division: most namespaces are divided alike. Raises as `NamespaceBundles`."""
-    return NamespaceBundles(boundaries, hash_function)
-
-
-@lru_cache(maxsize=_CUTS_KEPT)
+@lru_cache(maxsize=_TEXTS_KEPT)
 def _texts_of(boundaries: tuple[int, ...]) -> tuple[str, ...]:
     """Return the ranges as text. Cached, since most namespaces have the same boundaries and are written often."""
     return tuple(str(BundleRange(lower, upper)) for lower, upper in pairwise(boundaries))

@@ -283,7 +283,7 @@ class MirrorIntake:
         where = paths.namespace(name)
         try:
             data = decode(znode.data, where)
-            state = decode_namespace(NamespaceName.parse(name), data, where, self._mirror.registrations)
+            state = decode_namespace(NamespaceName.parse(name), data, where)
         except InvalidRecordError as error:
             if known is not None:
                 entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))

@@ -7,7 +7,6 @@ from loadmanager.core.domain.bundles import (
     BoundariesError,
     HashFunction,
     NamespaceBundles,
-    cut_at,
     equal_boundaries,
     validate_boundaries,
 )
@@ -23,13 +22,6 @@ def test_last_of_equal_bundles_takes_the_remainder() -> None:
 def test_range_texts_equal_the_text_of_each_range() -> None:
     bundles = NamespaceBundles((0, 5, 0x80000000, 0xFFFFFFFF))
     assert bundles.range_texts() == tuple(str(each) for each in bundles.ranges())
-
-
-def test_equal_boundaries_and_hash_function_share_one_object() -> None:
-    alike = [cut_at(equal_boundaries(3), HashFunction.CRC32) for _ in range(2)]
-    assert alike[0] is alike[1]
-    assert alike[0] == NamespaceBundles(equal_boundaries(3), HashFunction.CRC32)
-    assert cut_at(equal_boundaries(3), HashFunction.MURMUR3_32) != alike[0]
 
 
 @pytest.mark.parametrize("bundles", [0, -1, MAX_BUNDLES + 1])
