@@ -186,7 +186,8 @@ class MirrorIntake:
             self._drop_missing(wanted)
         if not wanted.isdisjoint(_ELECTION_PATHS):
             await self._read_election()
-        ordered = sorted(wanted.difference(_ELECTION_PATHS))
+        # Reports come last: they need the settings, the bundles and the owners of now.
+        ordered = sorted(wanted.difference(_ELECTION_PATHS), reverse=True)
         for first in range(0, len(ordered), _AT_A_TIME):
             await self._read_part(ordered[first : first + _AT_A_TIME])
         await self._take_divided(batch)

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import pytest
+from support.builders import owned
 from support.delays import a_memory_cluster
 from support.memory_store import MemoryCluster, MemoryStore
 from support.registrations import a_record, load_of, register, write
@@ -284,6 +285,20 @@ async def test_rejected_report_keeps_the_last_good_load(mirror: Mirror) -> None:
     await mirror.put(BROKER, report(4))
     assert BROKER not in mirror.mirror.faults
     assert mirror.intake.reports_applied == 2
+
+
+async def test_first_report_of_a_new_owner_counts_when_it_comes_with_the_record(mirror: Mirror) -> None:
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
+    first = await register(mirror.store, "b1:8080", a_record("b1:8080", {BUNDLE: load_of(1.0)}))
+    second = await register(mirror.store, "b2:8080", a_record("b2:8080"))
+    await mirror.put(NAMESPACE, encode_namespace(state.with_ownerships({0: owned(first, 1)})))
+    moved = encode_namespace(state.with_ownerships({0: owned(second, 2)}))
+    reported = encode_local_broker_data(a_record("b2:8080", {BUNDLE: load_of(2.0)}))
+    await mirror.store.commit([Put(paths.broker(second.broker), reported), Put(NAMESPACE, moved)])
+    await mirror.read()
+    bundles = mirror.mirror.model.snapshot(time.time(), 0.0).bundles
+    assert bundles.movable.tolist() == [True, False]
+    assert mirror.mirror.model.count_samples(BUNDLE) == (2, 2)
 
 
 async def test_broker_registered_with_garbage_is_not_offered(mirror: Mirror) -> None:
