@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,10 +73,5 @@ def check_bundle_names(
 
 
 def _matrix(stats: Iterable[NamespaceBundleStats]) -> npt.NDArray[np.float64]:
-    rows: list[Any] = []
-    for entry in stats:
-        try:
-            rows.append(_COLUMNS(entry))
-        except KeyError:
-            rows.append(_COLUMNS(NO_STATS | entry))
+    rows = [_COLUMNS(NO_STATS | entry) for entry in stats]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(NO_STATS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from weakref import ref
@@ -165,11 +166,8 @@ class NamedRows:
 
     def of(self, names: Sequence[str]) -> Rows:
         """Return the rows of bundles, allocating rows for new ones."""
-        try:
-            return self.known(names)
-        except KeyError:
-            self._add([name for name in names if name not in self.by_name])
-            return self.known(names)
+        self._add([name for name in names if name not in self.by_name])
+        return self.known(names)
 
     def known(self, names: Sequence[str]) -> Rows:
         """Return the rows of bundles; raises `KeyError` for an unknown one."""
@@ -271,20 +269,22 @@ class NamedRows:
 
     def _add(self, names: Sequence[str]) -> None:
         self._renamed.update(names)
-        added = []
-        for name in names:
-            if self._free:
-                row = self._free.pop()
-                self.names[row] = name
-            else:
-                row = len(self.names)
-                self.names.append(name)
-            self.by_name[name] = row
-            added.append(row)
+        reused = self._free[: len(names)]
+        del self._free[: len(names)]
+        for row, name in zip(reused, names, strict=False):
+            self.names[row] = name
+        added = [*reused, *range(len(self.names), len(self.names) + len(names) - len(reused))]
+        self.names += names[len(reused) :]
+        self.by_name.update(zip(names, added, strict=True))
         if len(self.names) > len(self.columns.owner):
             self.columns.grow(max(_FEWEST_ROWS, len(self.names) + len(self.names) // _GROWTH))
         rows = np.array(added, dtype=np.intp)
-        self.columns.clear(rows, np.array([self._count_in_namespace(name) for name in names], dtype=np.int32))
+        namespaces = [*map(namespace_of, names)]
+        for namespace, bundles in Counter(namespaces).items():
+            if namespace not in self._namespaces:
+                self._namespaces[namespace] = self._add_namespace()
+            self._namespaces[namespace].bundles += bundles
+        self.columns.clear(rows, np.array([self._namespaces[each].row for each in namespaces], dtype=np.int32))
         if self.learned.loads:
             self._expect(rows)
 
@@ -292,15 +292,6 @@ class NamedRows:
         """Set the expected load of new bundles from the learned loads."""
         loads = [self.learned.load_of(namespace_of(self.names[row])) for row in rows.tolist()]
         self.columns.expect(rows, np.array(loads).reshape(-1, METRICS))
-
-    def _count_in_namespace(self, bundle: str) -> int:
-        """Add the bundle to its namespace's count, and return the namespace's row."""
-        name = namespace_of(bundle)
-        namespace = self._namespaces.get(name)
-        if namespace is None:
-            namespace = self._namespaces[name] = self._add_namespace()
-        namespace.bundles += 1
-        return namespace.row
 
     def _add_namespace(self) -> _KnownNamespace:
         if self._free_namespace_rows:

@@ -115,7 +115,7 @@ class ClusterModel:
         self._rows.set_record(namespace, there=False)
 
     def _put_record(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
-        assert all(namespace_of(name) == namespace for name in bundle_names), f"bundles of {namespace} only"
+        assert {*map(namespace_of, bundle_names)} <= {namespace}, f"bundles of {namespace} only"
         self._rows.revision += 1
         self._reporters.sweep_registrations()
         previous = self._rows.of_namespace(namespace)
