@@ -250,6 +250,9 @@ class NamedRows:
 
     def _update_order(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
         """Update the sorted names and rows. Stretches between changed names are copied without comparisons."""
+        if len(self._renamed) > len(former.names):  # names appeared by namespace, nearly sorted: faster than copying
+            all_names = sorted(self.by_name)
+            return tuple(all_names), self.known(all_names).astype(np.int32)
         names: list[str] = []
         stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()
         copied = gone = 0
