@@ -77,17 +77,17 @@ class Traffic:
 
 
 def usage_between(
-    previous: HostReading | None,
+    previous: HostReading,
     current: HostReading,
     nic_speed_gbps: float | None,
     traffic: Traffic | None = None,
 ) -> HostUsage:
-    """Return the usage from `previous` to `current`. Rates are 0 without `previous`.
+    """Return the usage from `previous` to `current`.
 
     `nic_speed_gbps` is the declared speed of each NIC and overrides the detected one. With `traffic`, bandwidth usage
     is the broker's own; the limit is the same.
     """
-    elapsed_s = current.at_s - previous.at_s if previous else 0.0
+    elapsed_s = current.at_s - previous.at_s
     limit = bandwidth_limit(current.nics, nic_speed_gbps)
     if traffic is None:
         traffic = _nic_traffic(previous, current, elapsed_s)
@@ -121,8 +121,8 @@ def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> floa
     return float(total * _KBIT_PER_MBIT)
 
 
-def _cpu_percent(previous: HostReading | None, current: HostReading, elapsed_s: float) -> float:
-    if previous is None or elapsed_s <= 0:
+def _cpu_percent(previous: HostReading, current: HostReading, elapsed_s: float) -> float:
+    if elapsed_s <= 0:
         return 0.0
     used_s = 0.0
     for process, seconds in current.cpu_s.items():
@@ -131,8 +131,8 @@ def _cpu_percent(previous: HostReading | None, current: HostReading, elapsed_s: 
     return _PERCENT * used_s / elapsed_s
 
 
-def _nic_traffic(previous: HostReading | None, current: HostReading, elapsed_s: float) -> Traffic:
-    if previous is None or elapsed_s <= 0:
+def _nic_traffic(previous: HostReading, current: HostReading, elapsed_s: float) -> Traffic:
+    if elapsed_s <= 0:
         return Traffic(0.0, 0.0)
     before = {nic.name: nic for nic in previous.nics}
     received = sent = 0

@@ -40,7 +40,7 @@ from loadmanager.net.liveness import listens_at
 log = structlog.get_logger(__name__)
 
 _FIRST_INTERVAL_S = 1.0
-"""Rates need two readings. The second follows soon, so that a broker does not look idle for a minute."""
+"""Usage needs two readings. The second follows soon, so that it is not unknown for a minute."""
 _LOOK_INTERVAL_S = 2.0
 """Interval of checks for a new neighbour or a restarted broker, which changes the scope."""
 _INIT = 1
@@ -99,12 +99,12 @@ class UsageSampler:
         self._subject = await self._look()
         scope, reading = await asyncio.to_thread(self._read, *self._subject)
         if scope != self.scope:
-            keeps_usage = self.scope == "process" and reading is not None
-            self._previous, self.scope, self._has_rates = None, scope, False
+            if self.scope == "host":  # the usage of the machine is not that of the process
+                self.usage = NOTHING_KNOWN
+            self._previous, self.scope = None, scope
             log.info("broker_measured", scope=scope, brokers=self.agents_on_host)
-            if keeps_usage:  # keep the process's usage until there are two readings of the machine
-                self._previous = reading
-                return
+        previous, self._previous = self._previous, reading
+        self._has_rates = previous is not None
         if (fault := self.fault()) != self._reported_fault:
             self._reported_fault = fault
             if fault:
@@ -112,13 +112,13 @@ class UsageSampler:
         of_process = scope == "process"
         if reading is None:
             self.usage = NOTHING_KNOWN
+        elif previous is None:  # with a usage of 0, a report of this moment would hold for minutes
+            return
         else:
             own_traffic = traffic(self.watch.loads) if of_process else None
             self.usage = usage_between(
-                self._previous, reading, self.settings.load_balancer_override_broker_nic_speed_gbps, own_traffic
+                previous, reading, self.settings.load_balancer_override_broker_nic_speed_gbps, own_traffic
             )
-        self._has_rates = self._previous is not None
-        self._previous = reading
         self.measured_at_s = min(asked_at_s, self.watch.measured_at_s) if of_process else asked_at_s
         self.metrics.show_usage(self.usage)
         self._say_what_is_unknown(reading)

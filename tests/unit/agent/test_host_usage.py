@@ -57,11 +57,6 @@ def test_usage_is_the_difference_of_two_readings() -> None:
     assert unknown_limits(usage) == ("directMemory",)
 
 
-def test_rates_are_zero_at_the_first_reading() -> None:
-    usage = usage_between(None, a_reading(), None)
-    assert (usage["cpu"]["usage"], usage["bandwidthIn"]["usage"], usage["bandwidthOut"]["usage"]) == (0.0, 0.0, 0.0)
-
-
 def test_rates_are_zero_when_no_time_has_passed() -> None:
     assert usage_between(a_reading(cpu_s=1), a_reading(cpu_s=9), None)["cpu"]["usage"] == 0.0
 

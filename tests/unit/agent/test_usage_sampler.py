@@ -22,6 +22,7 @@ from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
+from loadmanager.agent.host_usage import NOTHING_KNOWN
 from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.broker_client import BrokerClient
@@ -117,12 +118,13 @@ async def test_broker_alone_on_a_host_is_measured_by_host_usage(broker: FakeBrok
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
         assert (sampler.scope, sampler.usage["cpu"]["limit"]) == ("unknown", 0.0)
         await sampler.sample()
+        assert sampler.usage == NOTHING_KNOWN, "usage needs two readings"
         await sampler.sample()
         whole = sampler.usage
         assert (sampler.scope, sampler.fault()) == ("host", "")
         agents.append(3)
         await sampler.sample()
-        assert sampler.usage["cpu"]["usage"] == 0.0, "the usage of the machine is not the broker's"
+        assert sampler.usage == NOTHING_KNOWN, "the usage of the machine is not the broker's"
         await sampler.sample()
         own = sampler.usage
         assert (sampler.scope, sampler.agents_on_host) == ("process", 3)
