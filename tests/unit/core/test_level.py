@@ -185,6 +185,16 @@ def test_slow_or_saturated_broker_has_more_heat() -> None:
     assert loads_of(busy, BY_CPU).heat()[3] > 2
 
 
+def test_fleet_whose_usage_does_not_follow_from_its_load_is_levelled_by_load() -> None:
+    """Covers brokers that have just started: they used more CPU for that than for their load."""
+    idle = {host: carrying(host, [], capacity=0.0, cpu=(1.9, 200.0)) for host in "bc"}
+    given = cluster(a=carrying("a", [0.005] * 21, capacity=0.0, cpu=(1.4, 200.0)), **idle)
+    assert loads_of(given).heat() == pytest.approx([3, 0, 0])
+    assert moves(shed(given)) == 10, "half of all load in a round"
+    known = cluster(a=carrying("a", [0.005] * 21, capacity=0.0, cpu=(4.9, 200.0)), **idle)
+    assert loads_of(known).hottest_resources()[0] == "CPU"
+
+
 def test_broker_of_unknown_limit_has_the_capacity_of_others() -> None:
     given = cluster(a=carrying("a", [30.0]), b=carrying("b", [60.0], bandwidth_in=(0, 0), bandwidth_out=(0, 0)))
     assert loads_of(given).heat()[1] == pytest.approx(2 * loads_of(given).heat()[0])
@@ -196,7 +206,7 @@ def test_without_limits_carried_load_is_the_need(load: Load) -> None:
     loads = {bundle(i): load for i in range(3)}
     loads_of_all = loads_of(snapshot({"a": report(loads), "b": report({bundle(4): load}), "c": report()}))
     assert loads_of_all.heat() == pytest.approx([9 / 4, 3 / 4, 0.0])
-    assert loads_of_all.hottest_resources() == ["what it carries, as no limit is known"] * 3
+    assert loads_of_all.hottest_resources() == ["what it carries, as usage or limits do not show it"] * 3
     assert loads_of(snapshot({"a": report(), "b": report()})).heat().tolist() == [0.0, 0.0]
 
 

@@ -42,12 +42,12 @@ from loadmanager.core.strategies.level.cost_fit import Price, fit_price
 LEAST_LEVEL = 1e-4
 """Minimum level: a fleet that uses less needs no moves."""
 _BLIND_LEVEL = 0.5
-"""Level if no limit is known. The value does not matter, since only heat counts then."""
+"""Level of a blind fleet. The value does not matter, since only heat counts then."""
 _CARRIED = -1
-_NAMES = {**RATED, _CARRIED: "what it carries, as no limit is known"}
-"""Names of resources, including the substitute where no limit is known."""
+_NAMES = {**RATED, _CARRIED: "what it carries, as usage or limits do not show it"}
+"""Names of resources, including the substitute of a blind fleet."""
 _LEAST_LOAD = 1.0
-"""Minimum load, in bytes/s or messages/s, where no limit is known."""
+"""Minimum load of a blind fleet, in bytes/s or messages/s."""
 _MOST = 1e18
 """Upper limit of a plausible load."""
 _SATURATED = 0.95
@@ -169,7 +169,9 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Lev
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
     load = _expected_load(snapshot, hours)
-    if not per_need.any() and any(weight_of.values()) and load.sum() >= _LEAST_LOAD:
+    # A fleet whose limits are unknown, or whose usage does not follow from its load, is levelled by its load alone.
+    is_blind = not per_need[:, prices.any(axis=1)].any()
+    if is_blind and any(weight_of.values()) and load.sum() >= _LEAST_LOAD:
         resources, prices, per_need = _blind(load, len(brokers))
     metrics = load.T.copy()  # sums of contiguous columns are fast
     need = np.stack([(metrics * price[:, None]).sum(axis=0) for price in prices], axis=1)
@@ -200,7 +202,7 @@ def _on_one_host(ids: Sequence[BrokerId]) -> Iterator[list[int]]:
 
 
 def _blind(load: FloatArray, brokers: int) -> tuple[tuple[int, ...], FloatArray, FloatArray]:
-    """Return the substitute resource, its prices (1, 4), and usage per unit of need (M, 1), where no limit is known:
+    """Return the substitute resource, its prices (1, 4), and usage per unit of need (M, 1), of a blind fleet:
     bytes/s, or messages/s without any bytes, scaled so that all of it is the level.
     """
     metrics = [THROUGHPUT_IN, THROUGHPUT_OUT] if throughput_of(load).any() else [MSG_RATE_IN, MSG_RATE_OUT]
