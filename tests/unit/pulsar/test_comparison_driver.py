@@ -325,9 +325,11 @@ async def test_failed_comparison_does_not_stop_the_driver(
     assert "moves_not_judged" in said
 
 
-async def test_verdict_says_why_level_would_move_nothing(bench: Bench) -> None:
-    await bench.round(0, 1.0)
-    await bench.round(0.7, 1.0)
+async def test_verdict_says_why_level_would_move_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    indivisible = {**reports(60.0), "a": report({bundle(1): throughput(90)}, cpu=60.0)}
+    monkeypatch.setitem(globals(), "reports", lambda _: indivisible)
+    await bench.round(0)
+    await bench.round(0.7)
     bench.tick(1)
     line = next(line for line in bench.text().splitlines() if "Level would move" in line)
     assert re.search(
