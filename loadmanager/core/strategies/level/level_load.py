@@ -42,7 +42,9 @@ from loadmanager.core.strategies.level.cost_fit import Price, fit_price
 LEAST_LEVEL = 1e-4
 """Minimum level: a fleet that uses less needs no moves."""
 _BLIND_LEVEL = 0.5
-"""Level of a blind fleet. The value does not matter, since only heat counts then."""
+"""Level of a blind fleet, where no limit is known or usage does not follow from load. The value does not matter, since
+only heat counts then.
+"""
 _CARRIED = -1
 _NAMES = {**RATED, _CARRIED: "what it carries, as usage or limits do not show it"}
 """Names of resources, including the substitute of a blind fleet."""
@@ -169,7 +171,6 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Lev
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
     load = _expected_load(snapshot, hours)
-    # A fleet whose limits are unknown, or whose usage does not follow from its load, is levelled by its load alone.
     is_blind = not per_need[:, prices.any(axis=1)].any()
     if is_blind and any(weight_of.values()) and load.sum() >= _LEAST_LOAD:
         resources, prices, per_need = _blind(load, len(brokers))
